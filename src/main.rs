@@ -1,0 +1,3 @@
+//! The `lakeward` binary: everything is in the library.
+
+fn main() {}

@@ -1,0 +1,48 @@
+//! Rows on their way: a decoded log batch.
+
+use arrow_array::RecordBatch;
+
+use super::ids::{SchemaId, TableBucket};
+
+/// What a log record does (F5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ChangeKind {
+    /// +A: append, on log tables.
+    Append,
+    /// +I: insert.
+    Insert,
+    /// −U: the row before an update.
+    UpdateBefore,
+    /// +U: the row after an update.
+    UpdateAfter,
+    /// −D: delete.
+    Delete,
+}
+
+/// Rows of one bucket with consecutive offsets, decoded.
+///
+/// `rows` has the columns of the batch's own schema in Fluss's Arrow types (F5.3), at least one row; row `i` has offset
+/// `base_offset + i`. All rows share the commit timestamp.
+#[derive(Debug, Clone)]
+pub struct LogBatch {
+    /// The bucket.
+    pub bucket: TableBucket,
+    /// Offset of the first row.
+    pub base_offset: i64,
+    /// Commit timestamp, epoch milliseconds.
+    pub commit_timestamp_ms: i64,
+    /// Schema that the rows were written with.
+    pub schema_id: SchemaId,
+    /// The rows.
+    pub rows: RecordBatch,
+    /// One change kind per row; `None` = all are appends.
+    pub changes: Option<Vec<ChangeKind>>,
+}
+
+impl LogBatch {
+    /// Exclusive end offset.
+    #[must_use]
+    pub fn end_offset(&self) -> i64 {
+        self.base_offset.saturating_add(i64::try_from(self.rows.num_rows()).unwrap_or(i64::MAX))
+    }
+}

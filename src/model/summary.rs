@@ -1,0 +1,84 @@
+//! What a round did: one shape for log, status, heartbeat and `--json`.
+
+use serde::Serialize;
+
+use super::ids::{RoundId, SnapshotId, TableId, TablePath};
+use super::layout::BucketLayout;
+use super::offsets::BucketKey;
+
+/// How a round ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[must_use]
+pub enum RoundOutcome {
+    /// A snapshot was made and recorded.
+    Committed {
+        /// Its id.
+        snapshot: SnapshotId,
+    },
+    /// Nothing to tier; no snapshot was made.
+    Idle,
+}
+
+/// Progress of one bucket in a round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BucketProgress {
+    /// The bucket.
+    pub bucket: BucketKey,
+    /// First offset read; −2 = log start.
+    pub start_offset: i64,
+    /// Exclusive end, now in the lake.
+    pub end_offset: i64,
+    /// Commit timestamp of the last row, epoch milliseconds; −1 = no row.
+    pub max_timestamp_ms: i64,
+    /// Rows written.
+    pub rows: u64,
+}
+
+/// What a round wrote into one partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartitionSummary {
+    /// Partition name (F6.6); empty on a table without partitions.
+    pub partition: String,
+    /// The layout it was planned by.
+    pub layout: BucketLayout,
+    /// Data files written.
+    pub files: u64,
+    /// Rows written.
+    pub rows: u64,
+}
+
+/// Figures of one round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RoundSummary {
+    /// The table.
+    pub table: TablePath,
+    /// Its id.
+    pub table_id: TableId,
+    /// The round.
+    pub round: RoundId,
+    /// How it ended.
+    pub outcome: RoundOutcome,
+    /// Snapshot that recovery found in the lake and recorded in Fluss before planning.
+    pub recovered: Option<SnapshotId>,
+    /// Splits read.
+    pub splits: u64,
+    /// Rows written.
+    pub rows: u64,
+    /// Data files written.
+    pub files: u64,
+    /// Bytes of the data files.
+    pub bytes: u64,
+    /// Publish attempts.
+    pub attempts: u32,
+    /// Milliseconds spent planning, reading and writing, committing.
+    pub plan_ms: u64,
+    /// See `plan_ms`.
+    pub write_ms: u64,
+    /// See `plan_ms`.
+    pub commit_ms: u64,
+    /// Per partition, in name order.
+    pub partitions: Vec<PartitionSummary>,
+    /// Per bucket that advanced.
+    pub buckets: Vec<BucketProgress>,
+}

@@ -1,0 +1,100 @@
+//! One budget in bytes for everything that is buffered (architecture.md 6).
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bytes are counted in units of this size, so that the semaphore's 32-bit permits reach beyond 4 GiB.
+const UNIT: usize = 1024;
+
+/// A shared number of bytes; permits take from it and give back when dropped.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    semaphore: Arc<Semaphore>,
+    units: u32,
+}
+
+/// Bytes taken from a [`Budget`], given back when dropped.
+#[derive(Debug)]
+pub struct Permit {
+    inner: OwnedSemaphorePermit,
+}
+
+impl Permit {
+    /// Bytes it holds (rounded up to whole units).
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.inner.num_permits() * UNIT
+    }
+
+    /// Joins another permit of the same budget into this one.
+    pub fn merge(&mut self, other: Self) {
+        self.inner.merge(other.inner);
+    }
+
+    /// Gives back all above `bytes`.
+    pub fn shrink(&mut self, bytes: usize) {
+        let keep = bytes.div_ceil(UNIT);
+        let spare = self.inner.num_permits().saturating_sub(keep);
+        drop(self.inner.split(spare));
+    }
+}
+
+impl Budget {
+    /// A budget of `bytes`.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        let units =
+            u32::try_from((bytes / UNIT).max(1)).unwrap_or(u32::MAX).min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
+        Self { semaphore: Arc::new(Semaphore::new(units as usize)), units }
+    }
+
+    /// Total bytes.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.units as usize * UNIT
+    }
+
+    /// Bytes taken now.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.total().saturating_sub(self.semaphore.available_permits() * UNIT)
+    }
+
+    fn units_of(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.units)
+    }
+
+    /// Takes `bytes`, waiting for others to give back; more than the whole budget takes all of it (let in alone).
+    pub async fn acquire(&self, bytes: usize) -> Permit {
+        // The semaphore is never closed, so waiting can't fail.
+        loop {
+            if let Ok(inner) = Arc::clone(&self.semaphore).acquire_many_owned(self.units_of(bytes)).await {
+                return Permit { inner };
+            }
+        }
+    }
+
+    /// Takes `bytes` if they are free now.
+    #[must_use]
+    pub fn try_acquire(&self, bytes: usize) -> Option<Permit> {
+        Arc::clone(&self.semaphore).try_acquire_many_owned(self.units_of(bytes)).ok().map(|inner| Permit { inner })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_batch_larger_than_the_budget_is_let_in_alone() {
+        let budget = Budget::new(64 * 1024);
+        let all = budget.acquire(1 << 30).await;
+        assert_eq!(budget.used(), budget.total());
+        assert!(budget.try_acquire(1).is_none());
+        drop(all);
+        let mut some = budget.acquire(10 * 1024).await;
+        some.shrink(1024);
+        assert_eq!(budget.used(), 1024);
+    }
+}

@@ -1,0 +1,1 @@
+//! A cluster over the wire.

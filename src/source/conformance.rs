@@ -1,0 +1,1 @@
+//! What every implementation of the source traits has to do.

@@ -1,0 +1,1 @@
+//! The twin: a cluster in memory, with faults.

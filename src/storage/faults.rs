@@ -1,0 +1,71 @@
+//! Faults that tests inject into a [`super::Store`]: chosen by a seed, or by a script per call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, Result};
+use crate::runtime::Rng;
+
+/// What goes wrong with one call.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// The call fails and does nothing.
+    Before,
+    /// The call does its work, but its reply is lost.
+    After,
+    /// `create` only: the reply is lost now, the work is done when the token is cancelled.
+    Late(CancellationToken),
+}
+
+type Script = Box<dyn FnMut(&str, &str) -> Option<Fault> + Send>;
+
+/// Decides, for each call, whether it yields and what goes wrong. Clones share the decision.
+#[derive(Clone)]
+pub struct Faults {
+    rng: Option<Rng>,
+    script: Arc<Mutex<Script>>,
+}
+
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faults").finish_non_exhaustive()
+    }
+}
+
+impl Faults {
+    /// Calls `script(act, path)` at each call.
+    pub fn scripted(script: impl FnMut(&str, &str) -> Option<Fault> + Send + 'static) -> Self {
+        Self { rng: None, script: Arc::new(Mutex::new(Box::new(script))) }
+    }
+
+    /// Yields at each call as `rng` says and fails (before or after, evenly) one call in `one_in` (0 = none).
+    #[must_use]
+    pub fn seeded(rng: Rng, one_in: u64) -> Self {
+        let dice = rng.clone();
+        let script = move |_: &str, _: &str| {
+            (one_in > 0 && dice.below(one_in) == 0).then(|| if dice.below(2) == 0 { Fault::Before } else { Fault::After })
+        };
+        Self { rng: Some(rng), script: Arc::new(Mutex::new(Box::new(script))) }
+    }
+
+    pub(super) async fn before(&self, act: &'static str, path: &str) -> Result<Option<Fault>> {
+        if let Some(rng) = &self.rng {
+            for _ in 0..rng.below(4) {
+                tokio::task::yield_now().await;
+            }
+        }
+        let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner)(act, path);
+        match fault {
+            Some(Fault::Before) => Err(Error::unavailable(format!("injected: {act} `{path}` failed"))),
+            other => Ok(other),
+        }
+    }
+}
+
+pub(super) fn after(fault: Option<Fault>, path: &str) -> Result<()> {
+    match fault {
+        Some(Fault::After | Fault::Late(_)) => Err(Error::unavailable(format!("injected: the reply for `{path}` was lost"))),
+        Some(Fault::Before) | None => Ok(()),
+    }
+}

@@ -1,0 +1,296 @@
+//! URL and options → a store of objects below one root, with create-if-absent that is atomic and durable.
+//!
+//! Owns the object_store types (they stop here), the local create by hidden temporary and hard link, and the faults that
+//! tests inject. Knows nothing of tables. Callers: lake, write, commit, node, audit.
+
+mod faults;
+mod local;
+mod open;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::path::Path as StorePath;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+
+use crate::error::{Error, Kind, Result};
+
+pub use faults::{Fault, Faults};
+pub use open::{StoreOptions, open};
+
+/// What a create-if-absent did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Created {
+    /// The object is there now, and it is ours.
+    Yes,
+    /// Something was there already (on object stores also: a retried request of ours): read it to tell.
+    Exists,
+}
+
+/// An object in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Path below the store's root, `/`-separated.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Last change, epoch milliseconds.
+    pub modified_ms: i64,
+}
+
+/// Objects below one root. Paths are relative to it, `/`-separated, taken literally (no percent decoding).
+///
+/// Everything written is durable when the call returns: local files and their folders are synced.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<dyn ObjectStore>,
+    url: String,
+    local_root: Option<PathBuf>,
+    faults: Option<Faults>,
+}
+
+impl Store {
+    /// The root as the user wrote it, without secrets.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The root folder, if it is on a local disk.
+    #[must_use]
+    pub fn local_root(&self) -> Option<&std::path::Path> {
+        self.local_root.as_deref()
+    }
+
+    /// An empty store in memory, for tests.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self {
+            inner: Arc::new(object_store::memory::InMemory::new()),
+            url: "memory:///".to_owned(),
+            local_root: None,
+            faults: None,
+        }
+    }
+
+    /// The same objects, with `faults` in every call.
+    #[must_use]
+    pub fn with_faults(&self, faults: Faults) -> Self {
+        Self { faults: Some(faults), ..self.clone() }
+    }
+
+    async fn before(&self, act: &'static str, path: &str) -> Result<Option<Fault>> {
+        match &self.faults {
+            Some(faults) => faults.before(act, path).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Reads a whole object; `None` when it is not there.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Invalid` when access is denied.
+    pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
+        self.before("get", path).await?;
+        let read = async {
+            let found = self.inner.get(&parse(path)?).await.map_err(|source| self.fault("read", path, source))?;
+            found.bytes().await.map_err(|source| self.fault("read", path, source))
+        };
+        absent_as_none(read.await)
+    }
+
+    /// Reads a whole object that has to be there.
+    ///
+    /// # Errors
+    /// As [`Store::get`]; `Data` when it is missing.
+    pub async fn get_existing(&self, path: &str) -> Result<Bytes> {
+        self.get(path).await?.ok_or_else(|| Error::data(format!("`{}` is missing", self.name(path))))
+    }
+
+    /// Reads bytes `start..end` (exclusive) of an object.
+    ///
+    /// # Errors
+    /// As [`Store::get_existing`].
+    pub async fn get_range(&self, path: &str, start: u64, end: u64) -> Result<Bytes> {
+        self.before("get_range", path).await?;
+        self.inner.get_range(&parse(path)?, start..end).await.map_err(|source| self.fault("read", path, source))
+    }
+
+    /// Size of an object in bytes; `None` when it is not there.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn size(&self, path: &str) -> Result<Option<u64>> {
+        self.before("head", path).await?;
+        absent_as_none(
+            self.inner.head(&parse(path)?).await.map(|meta| meta.size).map_err(|source| self.fault("look at", path, source)),
+        )
+    }
+
+    /// Writes an object, replacing what was there.
+    ///
+    /// # Errors
+    /// `Unavailable` (the outcome is then unknown); `Invalid` when access is denied.
+    pub async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {
+        let fault = self.before("put", path).await?;
+        self.inner.put(&parse(path)?, PutPayload::from_bytes(bytes)).await.map_err(|source| self.fault("write", path, source))?;
+        faults::after(fault, path)
+    }
+
+    /// Writes an object unless one is there: atomically, and never visible half-written or under another visible name.
+    ///
+    /// # Errors
+    /// `Unavailable`: **the outcome is unknown**, read the object to tell (P8.3).
+    pub async fn create(&self, path: &str, bytes: Bytes) -> Result<Created> {
+        let fault = self.before("create", path).await?;
+        if let Some(Fault::Late(release)) = fault {
+            return self.create_late(path, bytes, release);
+        }
+        let created = self.create_now(path, bytes).await?;
+        faults::after(fault, path)?;
+        Ok(created)
+    }
+
+    async fn create_now(&self, path: &str, bytes: Bytes) -> Result<Created> {
+        if let Some(root) = &self.local_root {
+            let target = root.join(path);
+            let name = self.name(path);
+            return tokio::task::spawn_blocking(move || local::create(&target, &bytes, &name))
+                .await
+                .map_err(|source| Error::internal("create task ended").with_source(source))?;
+        }
+        match self.inner.put_opts(&parse(path)?, PutPayload::from_bytes(bytes), PutMode::Create.into()).await {
+            Ok(_) => Ok(Created::Yes),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(Created::Exists),
+            Err(source) => Err(self.fault("create", path, source)),
+        }
+    }
+
+    /// A test's PUT that lands later than its caller waits for: the caller sees an unknown outcome now.
+    fn create_late(&self, path: &str, bytes: Bytes, release: tokio_util::sync::CancellationToken) -> Result<Created> {
+        let (store, place) = (self.clone(), path.to_owned());
+        tokio::spawn(async move {
+            release.cancelled().await;
+            drop(store.create_now(&place, bytes).await);
+        });
+        Err(Error::unavailable(format!("injected: the reply to create `{path}` was lost")))
+    }
+
+    /// Deletes an object; one that is not there is fine.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Invalid` when access is denied.
+    pub async fn delete(&self, path: &str) -> Result<()> {
+        self.before("delete", path).await?;
+        absent_as_none(self.inner.delete(&parse(path)?).await.map_err(|source| self.fault("delete", path, source))).map(|_| ())
+    }
+
+    /// All objects below the folder `prefix` (recursive; `""` = the root), in path order.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Invalid` when access is denied.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.before("list", prefix).await?;
+        let folder = if prefix.is_empty() { None } else { Some(parse(prefix)?) };
+        let found: Vec<_> =
+            self.inner.list(folder.as_ref()).try_collect().await.map_err(|source| self.fault("list", prefix, source))?;
+        let mut found: Vec<Listed> = found
+            .into_iter()
+            .map(|meta| Listed {
+                path: meta.location.to_string(),
+                size: meta.size,
+                modified_ms: meta.last_modified.timestamp_millis(),
+            })
+            .collect();
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(found)
+    }
+
+    /// Starts a large object that is written in parts; it becomes visible with [`Upload::finish`].
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub async fn upload(&self, path: &str) -> Result<Upload> {
+        self.before("upload", path).await?;
+        let parts = self.inner.put_multipart(&parse(path)?).await.map_err(|source| self.fault("write", path, source))?;
+        Ok(Upload { store: self.clone(), path: path.to_owned(), parts, bytes: 0 })
+    }
+
+    /// Root and path, for messages.
+    #[must_use]
+    pub fn name(&self, path: &str) -> String {
+        format!("{}/{path}", self.url.trim_end_matches('/'))
+    }
+
+    fn fault(&self, act: &str, path: &str, source: object_store::Error) -> Error {
+        let kind = match &source {
+            object_store::Error::NotFound { .. } => Kind::Data,
+            object_store::Error::PermissionDenied { .. }
+            | object_store::Error::Unauthenticated { .. }
+            | object_store::Error::InvalidPath { .. }
+            | object_store::Error::UnknownConfigurationKey { .. } => Kind::Invalid,
+            object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => Kind::Unsupported,
+            _ => Kind::Unavailable,
+        };
+        Error::new(kind, format!("{act} `{}`", self.name(path))).with_source(source)
+    }
+}
+
+/// A large object being written. Dropped or aborted, nothing of it becomes visible.
+#[derive(Debug)]
+pub struct Upload {
+    store: Store,
+    path: String,
+    parts: Box<dyn object_store::MultipartUpload>,
+    bytes: u64,
+}
+
+impl Upload {
+    /// Appends a part. Parts but the last should be at least 5 MiB (S3's rule).
+    ///
+    /// # Errors
+    /// As [`Store::put`]; abort then.
+    pub async fn part(&mut self, bytes: Bytes) -> Result<()> {
+        self.store.before("upload_part", &self.path).await?;
+        self.bytes += bytes.len() as u64;
+        self.parts.put_part(PutPayload::from_bytes(bytes)).await.map_err(|source| self.store.fault("write", &self.path, source))
+    }
+
+    /// Completes the object and returns its size in bytes.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub async fn finish(mut self) -> Result<u64> {
+        let fault = self.store.before("upload_finish", &self.path).await?;
+        self.parts.complete().await.map_err(|source| self.store.fault("write", &self.path, source))?;
+        faults::after(fault, &self.path)?;
+        Ok(self.bytes)
+    }
+
+    /// Gives up; what was sent is thrown away.
+    ///
+    /// # Errors
+    /// As [`Store::delete`].
+    pub async fn abort(mut self) -> Result<()> {
+        self.parts.abort().await.map_err(|source| self.store.fault("abort", &self.path, source))
+    }
+}
+
+fn parse(path: &str) -> Result<StorePath> {
+    StorePath::parse(path).map_err(|source| Error::invalid(format!("`{path}` can't be an object path")).with_source(source))
+}
+
+fn absent_as_none<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => {
+            let absent = std::error::Error::source(&error)
+                .and_then(|source| source.downcast_ref::<object_store::Error>())
+                .is_some_and(|source| matches!(source, object_store::Error::NotFound { .. }));
+            if absent { Ok(None) } else { Err(error) }
+        }
+    }
+}

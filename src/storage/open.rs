@@ -1,0 +1,40 @@
+//! URL and options → [`Store`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use object_store::local::LocalFileSystem;
+
+use super::Store;
+use crate::error::{Error, Result};
+
+/// How to open a store.
+#[derive(Debug, Clone, Default)]
+pub struct StoreOptions {
+    /// Store-specific keys (access keys, endpoint, region), as in `table.datalake.paimon.*`.
+    pub options: BTreeMap<String, String>,
+    /// Sync local files and folders before a write returns; off only for benchmarks.
+    pub unsynced: bool,
+}
+
+/// Opens the store at `url`: a local path, `file:/…` or `file:///…`. The folder is made when missing.
+///
+/// # Errors
+/// `Unsupported` names a scheme that is not there; `Invalid` a folder that can't be made.
+pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
+    let path = match url.split_once(':') {
+        Some(("file", rest)) => PathBuf::from(format!("/{}", rest.trim_start_matches('/'))),
+        Some((scheme, _)) if !scheme.contains('/') => {
+            return Err(Error::unsupported(format!("storage scheme `{scheme}` of `{url}` is not supported"))
+                .with_hint("use a local path or file:///…"));
+        }
+        _ => std::path::absolute(url).map_err(|source| Error::invalid(format!("`{url}` is no path")).with_source(source))?,
+    };
+    std::fs::create_dir_all(&path)
+        .map_err(|source| Error::invalid(format!("create folder `{}`", path.display())).with_source(source))?;
+    let local = LocalFileSystem::new_with_prefix(&path)
+        .map_err(|source| Error::invalid(format!("open folder `{}`", path.display())).with_source(source))?
+        .with_fsync(!options.unsynced);
+    Ok(Store { inner: Arc::new(local), url: path.display().to_string(), local_root: Some(path), faults: None })
+}
