@@ -4,7 +4,21 @@
 
 pub mod error;
 pub mod model;
-pub mod paimon;
 pub mod runtime;
-pub mod source;
+pub mod telemetry;
 pub mod storage;
+pub mod paimon;
+pub mod fluss;
+pub mod mapping;
+pub mod lake;
+pub mod source;
+pub mod catalog;
+pub mod plan;
+pub mod read;
+pub mod write;
+pub mod commit;
+pub mod round;
+pub mod client;
+pub mod node;
+pub mod daemon;
+pub mod cli;

@@ -1,0 +1,1 @@
+//! Lake catalog: wanted against found → actions (pure), applied idempotently.

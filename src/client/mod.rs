@@ -1,0 +1,1 @@
+//! The client half: writer with bucket assigner, admin calls.

@@ -1,0 +1,1 @@
+//! The commit protocol (docs/commit.md): recovery, pin, prepare, publish, record.

@@ -1,0 +1,1 @@
+//! Heartbeats and leases, supervision of tables.

@@ -1,0 +1,1 @@
+//! A lake table: open, newest snapshot, schema, manifest scan, publish.

@@ -1,0 +1,1 @@
+//! Fluss ⇄ Paimon, pure: types, options, partition values, system columns, names.

@@ -1,0 +1,1 @@
+//! The embedded server: coordinator and tablet server in one process.

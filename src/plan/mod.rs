@@ -1,0 +1,1 @@
+//! Facts, gathered concurrently → splits (pure).

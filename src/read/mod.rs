@@ -1,0 +1,1 @@
+//! A split → bounded stream of Arrow batches, in offset order, ending at its stop offset.

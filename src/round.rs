@@ -1,0 +1,1 @@
+//! One table, one round: the only place where the stages meet.

@@ -1,0 +1,1 @@
+//! Batches of one bucket → Parquet files and their metadata.
