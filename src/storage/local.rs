@@ -1,41 +1,111 @@
-//! Create-if-absent on a local disk: hidden temporary, sync, hard link, sync of the folder (P8.3).
+//! Writes on a local disk that show whole or not at all: hidden temporary, sync, link or rename, sync of the folders (P8.3).
 //!
-//! object_store stages as `NAME#1`, which Java takes for a snapshot (P8.3, temp-name trap); hence our own.
+//! object_store stages as `NAME#1`, which Java takes for a snapshot or a consumer (P8.3, temp-name trap); hence our own.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Created;
 use crate::error::{Error, Kind, Result};
 
+/// Tells temporaries of this process from those of others, also where process ids repeat (containers on one volume).
+static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
-pub(super) fn create(target: &Path, bytes: &[u8], name: &str) -> Result<Created> {
-    let fault = |act: &str, source: std::io::Error| {
-        let kind = if source.kind() == ErrorKind::PermissionDenied { Kind::Invalid } else { Kind::Unavailable };
-        Error::new(kind, format!("{act} `{name}`")).with_source(source)
-    };
-    let (Some(folder), Some(file_name)) = (target.parent(), target.file_name().and_then(|name| name.to_str())) else {
-        return Err(Error::invalid(format!("`{name}` has no folder or no file name")));
-    };
-    fs::create_dir_all(folder).map_err(|source| fault("create the folder of", source))?;
-    let staged = folder.join(format!(".{file_name}.{}-{}.tmp", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)));
-    let written = OpenOptions::new().write(true).create_new(true).open(&staged).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    let linked = written.and_then(|()| fs::hard_link(&staged, target));
-    // Hidden and harmless if it stays.
-    let removed = fs::remove_file(&staged);
-    match linked {
-        Ok(()) => {
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(|source| fault("sync the folder of", source))?;
-            removed.map_err(|source| fault("remove the temporary of", source))?;
-            Ok(Created::Yes)
+/// Whether `file_name` is a temporary of ours or of Java: never an object.
+pub(super) fn is_temporary(file_name: &str) -> bool {
+    file_name.starts_with('.') && file_name.ends_with(".tmp")
+}
+
+/// One write: where, under which name in messages, and whether it is synced.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    pub(super) synced: bool,
+}
+
+impl Target {
+    /// Makes the file unless one is there.
+    pub(super) fn create(&self, bytes: &[u8]) -> Result<Created> {
+        let staged = self.stage(bytes)?;
+        let linked = fs::hard_link(&staged.0, &self.path);
+        drop(staged);
+        match linked {
+            Ok(()) => self.published().map(|()| Created::Yes),
+            Err(source) if source.kind() == ErrorKind::AlreadyExists => Ok(Created::Exists),
+            Err(source) => Err(self.fault("create", source)),
         }
-        Err(source) if source.kind() == ErrorKind::AlreadyExists && target.exists() => Ok(Created::Exists),
-        Err(source) => Err(fault("create", source)),
     }
+
+    /// Makes or replaces the file.
+    pub(super) fn replace(&self, bytes: &[u8]) -> Result<()> {
+        let staged = self.stage(bytes)?;
+        fs::rename(&staged.0, &self.path).map_err(|source| self.fault("write", source))?;
+        self.published()
+    }
+
+    fn stage(&self, bytes: &[u8]) -> Result<Temporary> {
+        let (Some(folder), Some(file_name)) = (self.path.parent(), self.path.file_name().and_then(|name| name.to_str())) else {
+            return Err(Error::invalid(format!("`{}` has no folder or no file name", self.name)));
+        };
+        make_folder(folder, self.synced).map_err(|source| self.fault("create the folder of", source))?;
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!(".{file_name}.{:016x}-{count}.tmp", *PROCESS));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(|source| self.fault("create the temporary of", source))?;
+        let staged = Temporary(path);
+        file.write_all(bytes)
+            .and_then(|()| if self.synced { file.sync_all() } else { Ok(()) })
+            .map_err(|source| self.fault("write the temporary of", source))?;
+        Ok(staged)
+    }
+
+    fn published(&self) -> Result<()> {
+        match self.path.parent() {
+            Some(folder) if self.synced => sync_folder(folder).map_err(|source| self.fault("sync the folder of", source)),
+            _ => Ok(()),
+        }
+    }
+
+    fn fault(&self, act: &str, source: io::Error) -> Error {
+        let kind = match source.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Kind::Invalid,
+            ErrorKind::Unsupported => Kind::Unsupported,
+            _ => Kind::Unavailable,
+        };
+        Error::new(kind, format!("{act} `{}`", self.name)).with_source(source)
+    }
+}
+
+/// Gone when dropped, unless it was renamed. Hidden and harmless if it stays.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+/// Makes `folder` and what is missing above it; each entry made is durable.
+fn make_folder(folder: &Path, synced: bool) -> io::Result<()> {
+    let missing: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
+    fs::create_dir_all(folder)?;
+    if synced {
+        for made in missing {
+            made.parent().map_or(Ok(()), sync_folder)?;
+        }
+    }
+    Ok(())
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }

@@ -6,6 +6,8 @@
 mod faults;
 mod local;
 mod open;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,8 +50,14 @@ pub struct Listed {
 pub struct Store {
     inner: Arc<dyn ObjectStore>,
     url: String,
-    local_root: Option<PathBuf>,
+    local: Option<LocalRoot>,
     faults: Option<Faults>,
+}
+
+#[derive(Debug, Clone)]
+struct LocalRoot {
+    folder: PathBuf,
+    synced: bool,
 }
 
 impl Store {
@@ -62,18 +70,13 @@ impl Store {
     /// The root folder, if it is on a local disk.
     #[must_use]
     pub fn local_root(&self) -> Option<&std::path::Path> {
-        self.local_root.as_deref()
+        self.local.as_ref().map(|root| root.folder.as_path())
     }
 
     /// An empty store in memory, for tests.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self {
-            inner: Arc::new(object_store::memory::InMemory::new()),
-            url: "memory:///".to_owned(),
-            local_root: None,
-            faults: None,
-        }
+        Self { inner: Arc::new(object_store::memory::InMemory::new()), url: "memory:///".to_owned(), local: None, faults: None }
     }
 
     /// The same objects, with `faults` in every call.
@@ -89,12 +92,18 @@ impl Store {
         }
     }
 
+    /// A read whose reply is lost has failed.
+    async fn before_read(&self, act: &'static str, path: &str) -> Result<()> {
+        let fault = self.before(act, path).await?;
+        faults::after(fault, path)
+    }
+
     /// Reads a whole object; `None` when it is not there.
     ///
     /// # Errors
     /// `Unavailable`; `Invalid` when access is denied.
     pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
-        self.before("get", path).await?;
+        self.before_read("get", path).await?;
         let read = async {
             let found = self.inner.get(&parse(path)?).await.map_err(|source| self.fault("read", path, source))?;
             found.bytes().await.map_err(|source| self.fault("read", path, source))
@@ -115,7 +124,7 @@ impl Store {
     /// # Errors
     /// As [`Store::get_existing`].
     pub async fn get_range(&self, path: &str, start: u64, end: u64) -> Result<Bytes> {
-        self.before("get_range", path).await?;
+        self.before_read("get_range", path).await?;
         self.inner.get_range(&parse(path)?, start..end).await.map_err(|source| self.fault("read", path, source))
     }
 
@@ -124,7 +133,7 @@ impl Store {
     /// # Errors
     /// As [`Store::get`].
     pub async fn size(&self, path: &str) -> Result<Option<u64>> {
-        self.before("head", path).await?;
+        self.before_read("head", path).await?;
         absent_as_none(
             self.inner.head(&parse(path)?).await.map(|meta| meta.size).map_err(|source| self.fault("look at", path, source)),
         )
@@ -136,7 +145,12 @@ impl Store {
     /// `Unavailable` (the outcome is then unknown); `Invalid` when access is denied.
     pub async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {
         let fault = self.before("put", path).await?;
-        self.inner.put(&parse(path)?, PutPayload::from_bytes(bytes)).await.map_err(|source| self.fault("write", path, source))?;
+        let object = parse(path)?;
+        if let Some(target) = self.local_target(path) {
+            blocking(move || target.replace(&bytes)).await?;
+        } else {
+            self.inner.put(&object, PutPayload::from_bytes(bytes)).await.map_err(|source| self.fault("write", path, source))?;
+        }
         faults::after(fault, path)
     }
 
@@ -155,18 +169,20 @@ impl Store {
     }
 
     async fn create_now(&self, path: &str, bytes: Bytes) -> Result<Created> {
-        if let Some(root) = &self.local_root {
-            let target = root.join(path);
-            let name = self.name(path);
-            return tokio::task::spawn_blocking(move || local::create(&target, &bytes, &name))
-                .await
-                .map_err(|source| Error::internal("create task ended").with_source(source))?;
+        let object = parse(path)?;
+        if let Some(target) = self.local_target(path) {
+            return blocking(move || target.create(&bytes)).await;
         }
-        match self.inner.put_opts(&parse(path)?, PutPayload::from_bytes(bytes), PutMode::Create.into()).await {
+        match self.inner.put_opts(&object, PutPayload::from_bytes(bytes), PutMode::Create.into()).await {
             Ok(_) => Ok(Created::Yes),
             Err(object_store::Error::AlreadyExists { .. }) => Ok(Created::Exists),
             Err(source) => Err(self.fault("create", path, source)),
         }
+    }
+
+    fn local_target(&self, path: &str) -> Option<local::Target> {
+        let root = self.local.as_ref()?;
+        Some(local::Target { path: root.folder.join(path), name: self.name(path), synced: root.synced })
     }
 
     /// A test's PUT that lands later than its caller waits for: the caller sees an unknown outcome now.
@@ -184,21 +200,24 @@ impl Store {
     /// # Errors
     /// `Unavailable`; `Invalid` when access is denied.
     pub async fn delete(&self, path: &str) -> Result<()> {
-        self.before("delete", path).await?;
-        absent_as_none(self.inner.delete(&parse(path)?).await.map_err(|source| self.fault("delete", path, source))).map(|_| ())
+        let fault = self.before("delete", path).await?;
+        absent_as_none(self.inner.delete(&parse(path)?).await.map_err(|source| self.fault("delete", path, source)))?;
+        faults::after(fault, path)
     }
 
-    /// All objects below the folder `prefix` (recursive; `""` = the root), in path order.
+    /// All objects below the folder `prefix` (recursive; `""` = the root), in path order. Temporaries of a write that is
+    /// under way or died, ours or Java's (`.NAME.….tmp`), are no objects.
     ///
     /// # Errors
     /// `Unavailable`; `Invalid` when access is denied.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.before("list", prefix).await?;
+        self.before_read("list", prefix).await?;
         let folder = if prefix.is_empty() { None } else { Some(parse(prefix)?) };
         let found: Vec<_> =
             self.inner.list(folder.as_ref()).try_collect().await.map_err(|source| self.fault("list", prefix, source))?;
         let mut found: Vec<Listed> = found
             .into_iter()
+            .filter(|meta| !meta.location.filename().is_some_and(local::is_temporary))
             .map(|meta| Listed {
                 path: meta.location.to_string(),
                 size: meta.size,
@@ -277,6 +296,12 @@ impl Upload {
     pub async fn abort(mut self) -> Result<()> {
         self.parts.abort().await.map_err(|source| self.store.fault("abort", &self.path, source))
     }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|source| Error::internal("a write on the local disk ended").with_source(source))?
 }
 
 fn parse(path: &str) -> Result<StorePath> {

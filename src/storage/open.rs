@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use object_store::local::LocalFileSystem;
 
-use super::Store;
+use super::{LocalRoot, Store};
 use crate::error::{Error, Result};
 
 /// How to open a store.
@@ -36,5 +36,7 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
     let local = LocalFileSystem::new_with_prefix(&path)
         .map_err(|source| Error::invalid(format!("open folder `{}`", path.display())).with_source(source))?
         .with_fsync(!options.unsynced);
-    Ok(Store { inner: Arc::new(local), url: path.display().to_string(), local_root: Some(path), faults: None })
+    let url = path.display().to_string();
+    let root = LocalRoot { folder: path, synced: !options.unsynced };
+    Ok(Store { inner: Arc::new(local), url, local: Some(root), faults: None })
 }
