@@ -1,1 +1,81 @@
-//! What was typed; output; exit codes.
+//! What was typed, what is printed, and how the process ends.
+//!
+//! Owns arguments, output and exit codes (architecture.md 8); everything else is done by the parts it calls.
+//! `output` is the only place that prints: stdout is data, stderr is talk.
+
+mod args;
+mod exit;
+mod output;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::error::{Error, Result};
+use crate::runtime::{Runtime, memory_default, threads_default};
+use crate::telemetry;
+use args::{Args, Command};
+pub(crate) use exit::End;
+use output::Output;
+use signals::Signals;
+
+/// Runs the command that was typed.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut output = Output::new();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return exit::of_usage(&error, &mut output),
+    };
+    let end = start(&args).and_then(|(tokio, runtime)| {
+        // Deep futures live on the heap, not on the main thread's stack.
+        tokio.block_on(Box::pin(drive(args, runtime, &mut output)))
+    });
+    exit::of(end, &mut output)
+}
+
+/// Logging, threads, time: what every command needs.
+fn start(args: &Args) -> Result<(tokio::runtime::Runtime, Runtime), End> {
+    let level = args.log_level.unwrap_or_else(|| args.command.log_level());
+    telemetry::set_up(args.log_format, level)?;
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::internal("start the async runtime").with_source(source))?;
+    Ok((tokio, Runtime::system(threads_default(), memory_default())?))
+}
+
+/// Runs the command until it ends or a signal comes: the first asks it to hand back and end, a second ends it at once.
+async fn drive(args: Args, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+    let mut signals = Signals::listen()?;
+    let shutdown = runtime.shutdown.clone();
+    let hands_back = args.command.hands_back();
+    let mut command = Box::pin(run(args.command, runtime, output));
+    let signal = tokio::select! {
+        end = &mut command => return end,
+        signal = signals.next() => signal,
+    };
+    shutdown.cancel();
+    if hands_back {
+        tokio::select! {
+            end = &mut command => end?,
+            _ = signals.next() => {}
+        }
+    }
+    Err(End::Signal(signal))
+}
+
+async fn run(command: Command, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+    let _ = (runtime, output);
+    match command {
+        Command::Run(run) if !run.once => {
+            Err(Error::unsupported("the daemon (issue: service)").with_hint("use `lakeward run --once`").into())
+        }
+        Command::Run(_) => Err(Error::unsupported("run").into()),
+        Command::Quickstart(_) => Err(Error::unsupported("quickstart").into()),
+        Command::Node(_) => Err(Error::unsupported("node").into()),
+        Command::Plan(_) => Err(Error::unsupported("plan").into()),
+        Command::Inspect(_) => Err(Error::unsupported("inspect").into()),
+    }
+}

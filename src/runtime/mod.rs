@@ -8,6 +8,7 @@ mod budget;
 mod clock;
 mod encoders;
 mod fail;
+mod machine;
 mod rng;
 
 pub use backoff::{Backoff, BackoffOptions};
@@ -15,6 +16,7 @@ pub use budget::{Budget, Permit};
 pub use clock::{Clock, Moment};
 pub use encoders::Encoders;
 pub use fail::{FailAction, FailPoints};
+pub use machine::{memory_default, threads_default};
 pub use rng::Rng;
 
 /// What a part needs of the machine. Cheap to clone; clones share everything.
