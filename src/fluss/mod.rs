@@ -1,5 +1,9 @@
-//! The wire: messages, frames, connections, record batches, row encodings, bucket functions. Client and node alike use it.
+//! The wire: messages, frames, connections, record batches, row encodings, bucket functions.
+//!
+//! Client and node alike use it. Pure parts (messages, frames, codes, records, rows) stand beside the client half
+//! ([`connection`](self)). Knows nothing of lakes, rounds or files.
 
-pub mod partition;
-pub mod record;
-pub mod table_json;
+pub mod api;
+pub mod code;
+pub mod frame;
+pub mod proto;
