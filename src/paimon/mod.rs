@@ -3,6 +3,13 @@
 //! Owns schema JSON and type text, BinaryRow, the bucket function, statistics rows, Avro manifests and lists, snapshots,
 //! paths and option values. Golden tests hold it against bytes from Java Paimon. Callers: mapping, lake, write, commit, node.
 
+mod binary_row;
 mod meta;
+pub mod path;
+mod schema;
+mod snapshot;
+mod types;
 
+pub use binary_row::{RowWriter, bucket_hash, bucket_of_hash, murmur_hash};
 pub use meta::{BinaryRow, DataFile, EntryKind, ManifestEntry, ManifestFile, SimpleStats, Snapshot, TableSchema};
+pub use types::{parse_type, type_from_json, type_text};
