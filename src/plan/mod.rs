@@ -1,1 +1,145 @@
-//! Facts, gathered concurrently → splits (pure).
+//! Facts, gathered concurrently, → splits, decided purely (F4.1, architecture.md 4).
+//!
+//! Owns which buckets a round touches, from where to where, and by which layout; and what is refused before anything is
+//! read. Does not own the base offsets (commit recovers them) nor reading. Callers: `round`, `cli` (plan).
+
+mod facts;
+mod support;
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::model::{BucketId, BucketLayout, LakeOffsets, Partition, Split, StartOffset, TableBucket};
+
+pub use facts::{Facts, PartitionFacts, gather};
+pub use support::check_table;
+
+/// Bounds of planning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Partitions whose offsets are asked for at once: more hides latency, and costs the servers more at a time.
+    pub lookups_max: usize,
+    /// Ask for log starts also where no split resumes: for the backlog of tables that were never tiered.
+    pub all_starts: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { lookups_max: 32, all_starts: false }
+    }
+}
+
+/// Layout of the table, or of one partition, taken once for the round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedPartition {
+    /// The partition; `None` on a table without partitions.
+    pub partition: Option<Arc<Partition>>,
+    /// Its layout.
+    pub layout: BucketLayout,
+    /// Splits of it.
+    pub splits: u64,
+    /// Records between the lake and the end of the log; without known log start counted from 0.
+    pub backlog: u64,
+}
+
+/// What a round would do.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Work, in order of partition name and bucket; each bucket at most once.
+    pub splits: Vec<Split>,
+    /// Every partition that is there, in name order.
+    pub partitions: Vec<PlannedPartition>,
+    /// Why the table can't be tiered; empty = it can.
+    pub faults: Vec<Error>,
+    /// Names of partitions that were dropped while the plan was made.
+    pub skipped: Vec<String>,
+}
+
+/// Decides the splits of a log table: from the base to the end of each bucket's log (F4.1).
+#[must_use]
+pub fn splits(facts: &Facts, base: &LakeOffsets) -> Plan {
+    let mut plan = Plan::default();
+    for found in &facts.partitions {
+        let id = found.partition.as_ref().map(|partition| partition.id);
+        let Some(ends) = &found.ends else {
+            plan.skipped.push(found.name());
+            continue;
+        };
+        let mut planned = PlannedPartition { partition: found.partition.clone(), layout: found.layout, splits: 0, backlog: 0 };
+        let beyond = base.0.keys().filter(|key| key.partition == id && key.bucket.0 >= found.layout.count);
+        for key in beyond {
+            plan.faults.push(Error::data(format!(
+                "the lake has rows of bucket `{}` of {} of `{}`, which has `{}` buckets in Fluss",
+                key.bucket,
+                found.place(),
+                facts.table.path,
+                found.layout.count
+            )));
+        }
+        for (index, (bucket, end)) in (0..found.layout.count).map(BucketId).zip(ends).enumerate() {
+            let bucket = TableBucket { table: facts.table.id, partition: id, bucket };
+            let log_start = found.starts.as_ref().and_then(|starts| starts.get(index)).copied();
+            match decide(base.get(bucket), log_start, *end) {
+                Verdict::Nothing => {}
+                Verdict::Read { start, records } => {
+                    planned.splits += 1;
+                    planned.backlog = planned.backlog.saturating_add(records);
+                    plan.splits.push(Split {
+                        bucket,
+                        partition: found.partition.clone(),
+                        layout: found.layout,
+                        start,
+                        stop_offset: *end,
+                    });
+                }
+                Verdict::Gap { tiered, log_start } => plan.faults.push(
+                    Error::data(format!(
+                        "records `{tiered}` to `{log_start}` of {} bucket `{}` of `{}` are gone: the lake ends at `{tiered}`, the log starts at `{log_start}`",
+                        found.place(),
+                        bucket.bucket,
+                        facts.table.path,
+                    ))
+                    .with_hint("the log was cut before it was tiered (`table.log.ttl`); the rows in between are lost to the lake"),
+                ),
+                Verdict::Ahead { tiered } => plan.faults.push(
+                    Error::data(format!(
+                        "the lake ends at `{tiered}` in {} bucket `{}` of `{}`, beyond the log's end `{end}`",
+                        found.place(),
+                        bucket.bucket,
+                        facts.table.path,
+                    ))
+                    .with_hint("Fluss has lost acknowledged records, or the lake belongs to another cluster"),
+                ),
+            }
+        }
+        plan.partitions.push(planned);
+    }
+    plan
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Nothing,
+    Read { start: StartOffset, records: u64 },
+    Gap { tiered: i64, log_start: i64 },
+    Ahead { tiered: i64 },
+}
+
+/// One bucket: `tiered` = exclusive end in the lake, `end` = exclusive end of the log.
+fn decide(tiered: Option<i64>, log_start: Option<i64>, end: i64) -> Verdict {
+    let count = |from: i64| u64::try_from(end.saturating_sub(from)).unwrap_or(0);
+    match (tiered, log_start) {
+        (Some(tiered), _) if tiered > end.max(0) => Verdict::Ahead { tiered },
+        (Some(tiered), Some(log_start)) if tiered < end && tiered < log_start => Verdict::Gap { tiered, log_start },
+        (Some(tiered), _) if tiered < end => Verdict::Read { start: StartOffset::At(tiered), records: count(tiered) },
+        (None, log_start) if end > 0 && log_start.is_none_or(|start| start < end) => {
+            Verdict::Read { start: StartOffset::Earliest, records: count(log_start.unwrap_or(0)) }
+        }
+        _ => Verdict::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests;

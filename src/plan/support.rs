@@ -1,0 +1,39 @@
+//! What is refused before anything is read, each by its name.
+
+use crate::error::{Error, Result};
+use crate::model::TableInfo;
+
+/// Whether this build tiers such a table at all, from what Fluss says about it.
+///
+/// # Errors
+/// `Unsupported` names the feature; `Invalid` when the lake's place is not told.
+pub fn check_table(table: &TableInfo) -> Result<()> {
+    let refuse = |what: String| Err(Error::unsupported(format!("table `{}`: {what} not supported", table.path)));
+    if table.has_primary_key() {
+        return refuse("primary keys are".to_owned());
+    }
+    if let Some(field) = table.schema.fields.iter().find(|field| field.data_type.kind.is_nested()) {
+        return refuse(format!("the nested type of column `{}` is", field.name));
+    }
+    let option = |key: &str| table.properties.get(key).map(String::as_str);
+    match option("table.datalake.format") {
+        Some(format) if format.eq_ignore_ascii_case("paimon") => {}
+        Some(format) => return refuse(format!("lake format `{format}` is")),
+        None => {
+            return Err(Error::invalid(format!("table `{}` has no lake format", table.path))
+                .with_hint("the cluster needs `datalake.format`, the table `table.datalake.enabled`"));
+        }
+    }
+    if option("table.datalake.historical-partition.enabled").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        return refuse("the historical partition (`table.datalake.historical-partition.enabled`) is".to_owned());
+    }
+    match option("table.datalake.paimon.metastore") {
+        None | Some("filesystem") => {}
+        Some(metastore) => return refuse(format!("metastore `{metastore}` of the lake catalog is")),
+    }
+    if option("table.datalake.paimon.warehouse").is_none() {
+        return Err(Error::invalid(format!("table `{}` does not tell the lake's warehouse", table.path))
+            .with_hint("the cluster needs `datalake.paimon.warehouse`"));
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+use super::*;
+use crate::error::Kind;
+use crate::model::{BucketKey, LayoutOrigin, PartitionId, TableInfo};
+
+fn partition(id: i64, day: &str, count: i32, ends: Option<Vec<i64>>, starts: Option<Vec<i64>>) -> PartitionFacts {
+    PartitionFacts {
+        partition: Some(Arc::new(Partition {
+            id: PartitionId(id),
+            spec: vec![("day".into(), day.into())],
+            bucket_count: Some(count),
+        })),
+        layout: BucketLayout { count, origin: LayoutOrigin::Own },
+        ends,
+        starts,
+    }
+}
+
+fn facts(partitions: Vec<PartitionFacts>) -> Facts {
+    Facts { table: Arc::new(TableInfo::for_tests("demo.t", 4)), partitions }
+}
+
+fn base(offsets: &[(i64, i32, i64)]) -> LakeOffsets {
+    LakeOffsets(
+        offsets
+            .iter()
+            .map(|(partition, bucket, offset)| {
+                (BucketKey { partition: Some(PartitionId(*partition)), bucket: BucketId(*bucket) }, *offset)
+            })
+            .collect(),
+    )
+}
+
+#[test]
+fn each_row_of_the_split_rules_for_log_tables() {
+    let read = |start, records| Verdict::Read { start, records };
+    for (tiered, log_start, end, verdict) in [
+        (None, None, 0, Verdict::Nothing),
+        (None, None, -1, Verdict::Nothing),
+        (None, None, 9, read(StartOffset::Earliest, 9)),
+        (None, Some(4), 9, read(StartOffset::Earliest, 5)),
+        (None, Some(9), 9, Verdict::Nothing),
+        (Some(0), Some(0), 0, Verdict::Nothing),
+        (Some(3), Some(3), 9, read(StartOffset::At(3), 6)),
+        (Some(3), Some(4), 9, Verdict::Gap { tiered: 3, log_start: 4 }),
+        (Some(9), Some(9), 9, Verdict::Nothing),
+        (Some(9), Some(12), 9, Verdict::Nothing),
+        (Some(10), None, 9, Verdict::Ahead { tiered: 10 }),
+    ] {
+        assert_eq!(decide(tiered, log_start, end), verdict, "tiered {tiered:?}, start {log_start:?}, end {end}");
+    }
+}
+
+#[test]
+fn every_partition_goes_by_its_own_count() {
+    let facts = facts(vec![
+        partition(1, "a", 2, Some(vec![5, 0]), Some(vec![0, 0])),
+        partition(2, "b", 4, Some(vec![1, 2, 3, 4]), None),
+        partition(3, "c", 1, None, None),
+    ]);
+    let plan = splits(&facts, &base(&[(1, 0, 2)]));
+    let found: Vec<(i64, i32, i32, StartOffset, i64)> = plan
+        .splits
+        .iter()
+        .map(|split| (split.bucket.partition.unwrap().0, split.bucket.bucket.0, split.layout.count, split.start, split.stop_offset))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (1, 0, 2, StartOffset::At(2), 5),
+            (2, 0, 4, StartOffset::Earliest, 1),
+            (2, 1, 4, StartOffset::Earliest, 2),
+            (2, 2, 4, StartOffset::Earliest, 3),
+            (2, 3, 4, StartOffset::Earliest, 4),
+        ]
+    );
+    assert_eq!(plan.skipped, ["c"]);
+    assert!(plan.faults.is_empty());
+    assert_eq!(plan.partitions.iter().map(|planned| planned.backlog).collect::<Vec<_>>(), [3, 10]);
+}
+
+#[test]
+fn faults_name_bucket_and_both_offsets_and_leave_the_other_buckets_planned() {
+    let facts = facts(vec![partition(1, "a", 2, Some(vec![50, 60]), Some(vec![20, 0]))]);
+    let plan = splits(&facts, &base(&[(1, 0, 7), (1, 1, 61), (1, 5, 1)]));
+    assert_eq!(plan.faults.len(), 3);
+    for (fault, words) in plan.faults.iter().zip([["`5`", "`2`"], ["`7`", "`20`"], ["`61`", "`60`"]]) {
+        assert_eq!(fault.kind(), Kind::Data);
+        for word in words {
+            assert!(fault.to_string().contains(word), "{fault}");
+        }
+    }
+    assert!(plan.splits.is_empty());
+}
+
+#[test]
+fn what_this_build_does_not_tier_is_named() {
+    let mut table = TableInfo::for_tests("demo.t", 1);
+    table.properties.insert("table.datalake.format".into(), "paimon".into());
+    table.properties.insert("table.datalake.paimon.warehouse".into(), "/lake".into());
+    check_table(&table).unwrap();
+    for (key, value) in [
+        ("table.datalake.format", "iceberg"),
+        ("table.datalake.historical-partition.enabled", "true"),
+        ("table.datalake.paimon.metastore", "hive"),
+    ] {
+        let mut wrong = table.clone();
+        wrong.properties.insert(key.into(), value.into());
+        let error = check_table(&wrong).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains("demo.t"), "{error}");
+    }
+    let mut keyed = table.clone();
+    Arc::make_mut(&mut keyed.schema).primary_key = vec!["id".into()];
+    assert!(check_table(&keyed).unwrap_err().to_string().contains("primary key"));
+}
