@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{
-    BucketKey, BucketLayout, CoordinatorEpoch, LakeOffsets, Partition, Schema, SchemaId, SnapshotId, StartOffset, TableBucket,
-    TableId, TableInfo, TablePath, TieringEpoch,
+    BucketKey, BucketLayout, CoordinatorEpoch, LakeOffsets, OffsetsFile, Partition, Schema, SchemaId, SnapshotId, StartOffset,
+    TableBucket, TableId, TableInfo, TablePath, TieringEpoch,
 };
+use crate::storage;
 
 /// A table in our hands: what names it in a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,6 +246,19 @@ pub trait LakeLedger: Send + Sync {
     /// # Errors
     /// `Unavailable`; `Invalid` with the code otherwise.
     async fn prepare(&self, table: TableId, path: &TablePath, offsets: &LakeOffsets) -> Result<String>;
+
+    /// Reads the offsets file at a path that some service's [`LakeLedger::prepare`] returned; `None` when it is gone.
+    ///
+    /// The wire has no call for a file that no entry names, so it is read where it lies (F3.1).
+    ///
+    /// # Errors
+    /// `Unavailable`; `Data` when it is no offsets file; `Unsupported` names a scheme that we can't read.
+    async fn offsets_file(&self, path: &str) -> Result<Option<OffsetsFile>> {
+        let Some(bytes) = storage::read(path).await? else { return Ok(None) };
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|source| Error::data(format!("offsets file `{path}` is not text")).with_source(source))?;
+        OffsetsFile::from_json(text).map(Some).map_err(|error| error.context(format!("read offsets file `{path}`")))
+    }
 
     /// Records a snapshot. An OK does not say that it stays.
     ///

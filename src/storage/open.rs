@@ -1,13 +1,15 @@
 //! URL and options → [`Store`].
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 
 use super::{LocalRoot, Store};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
 /// How to open a store.
 #[derive(Debug, Clone, Default)]
@@ -23,14 +25,7 @@ pub struct StoreOptions {
 /// # Errors
 /// `Unsupported` names a scheme that is not there; `Invalid` a folder that can't be made.
 pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
-    let path = match url.split_once(':') {
-        Some(("file", rest)) => PathBuf::from(format!("/{}", rest.trim_start_matches('/'))),
-        Some((scheme, _)) if !scheme.contains('/') => {
-            return Err(Error::unsupported(format!("storage scheme `{scheme}` of `{url}` is not supported"))
-                .with_hint("use a local path or file:///…"));
-        }
-        _ => std::path::absolute(url).map_err(|source| Error::invalid(format!("`{url}` is no path")).with_source(source))?,
-    };
+    let path = local_path(url)?;
     std::fs::create_dir_all(&path)
         .map_err(|source| Error::invalid(format!("create folder `{}`", path.display())).with_source(source))?;
     let local = LocalFileSystem::new_with_prefix(&path)
@@ -39,4 +34,31 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
     let url = path.display().to_string();
     let root = LocalRoot { folder: path, synced: !options.unsynced };
     Ok(Store { inner: Arc::new(local), url, local: Some(root), faults: None })
+}
+
+/// Reads the object at a whole URL, without opening (and making) a root; `None` when it is not there.
+///
+/// # Errors
+/// `Unsupported` names a scheme that is not there; `Unavailable`; `Invalid` when access is denied.
+pub async fn read(url: &str) -> Result<Option<Bytes>> {
+    let path = local_path(url)?;
+    match tokio::fs::read(&path).await {
+        Ok(bytes) => Ok(Some(bytes.into())),
+        Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => {
+            let kind = if source.kind() == ErrorKind::PermissionDenied { Kind::Invalid } else { Kind::Unavailable };
+            Err(Error::new(kind, format!("read `{url}`")).with_source(source))
+        }
+    }
+}
+
+fn local_path(url: &str) -> Result<PathBuf> {
+    match url.split_once(':') {
+        Some(("file", rest)) => Ok(PathBuf::from(format!("/{}", rest.trim_start_matches('/')))),
+        Some((scheme, _)) if !scheme.contains('/') => {
+            Err(Error::unsupported(format!("storage scheme `{scheme}` of `{url}` is not supported"))
+                .with_hint("use a local path or file:///…"))
+        }
+        _ => std::path::absolute(url).map_err(|source| Error::invalid(format!("`{url}` is no path")).with_source(source)),
+    }
 }

@@ -151,6 +151,19 @@ fn an_unknown_scheme_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn an_object_is_read_by_its_whole_url_without_making_folders() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a b%3A.offsets");
+    std::fs::write(&file, "x").unwrap();
+    for scheme in ["", "file:", "file://"] {
+        assert_eq!(read(&format!("{scheme}{}", file.display())).await.unwrap().unwrap(), "x");
+        assert_eq!(read(&format!("{scheme}{}/none/x", dir.path().display())).await.unwrap(), None);
+    }
+    assert_eq!(names(dir.path()), ["a b%3A.offsets"]);
+    assert_eq!(read("hdfs://host/x").await.unwrap_err().kind(), Kind::Unsupported);
+}
+
+#[tokio::test]
 async fn a_lost_reply_has_done_its_work_and_a_fault_before_has_not() {
     let script = |act: &str, path: &str| match (act, path) {
         ("create", "before") => Some(Fault::Before),
