@@ -7,4 +7,7 @@ pub mod api;
 pub mod code;
 pub mod connection;
 pub mod frame;
+pub mod partition;
 pub mod proto;
+pub mod record;
+pub mod table_json;
