@@ -1,0 +1,196 @@
+//! The logs: segment files per bucket, producer state, durability, retention.
+//!
+//! Owns the files below one folder. Batches go in as producers sent them and come out with base offset and commit timestamp
+//! stamped; nothing is served to readers before it is durable. Knows no tables, only bucket ids. Called by the server.
+//!
+//! Source: S4.2, S4.3, S5.1, S5.4.
+
+mod bucket;
+mod handles;
+mod segment;
+mod writers;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Semaphore;
+
+use crate::error::{Error, Result};
+use crate::model::{PartitionId, TableBucket, TableId};
+use crate::runtime::Clock;
+
+pub use bucket::{AppendError, Appending, BucketLog, ReadError};
+use handles::Handles;
+
+/// How logs are kept.
+#[derive(Debug, Clone)]
+pub struct LogOptions {
+    /// Sync a batch's bytes to the disk before it is acknowledged and served.
+    pub fsync: bool,
+    /// Bytes after which a segment is closed and the next begun.
+    pub segment_bytes: u64,
+    /// Segment files kept open, beside those in use.
+    pub open_files_max: usize,
+    /// Buckets whose bytes are synced at the same time.
+    pub syncs_max: usize,
+    /// A producer that was idle for longer is forgotten.
+    pub writer_idle_ms: i64,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self {
+            fsync: true,
+            segment_bytes: 128 << 20,
+            open_files_max: 512,
+            syncs_max: 16,
+            writer_idle_ms: 7 * 24 * 3_600_000, // S4.3
+        }
+    }
+}
+
+/// All logs of a node.
+#[derive(Debug)]
+pub struct LogStore {
+    shared: Arc<Shared>,
+    open: Mutex<BTreeMap<TableBucket, Arc<BucketLog>>>,
+}
+
+/// What every bucket needs of the store.
+#[derive(Debug)]
+struct Shared {
+    root: PathBuf,
+    options: LogOptions,
+    handles: Handles,
+    syncs: Arc<Semaphore>,
+    clock: Clock,
+}
+
+impl LogStore {
+    /// Opens the logs below `root`, which is made when missing. Buckets are opened when they are first asked for.
+    ///
+    /// # Errors
+    /// `Invalid` when the folder can't be made.
+    pub fn open(root: PathBuf, options: LogOptions, clock: Clock) -> Result<Self> {
+        fs::create_dir_all(&root)
+            .map_err(|source| Error::invalid(format!("create folder `{}`", root.display())).with_source(source))?;
+        let handles = Handles::new(options.open_files_max);
+        let syncs = Arc::new(Semaphore::new(options.syncs_max.max(1)));
+        Ok(Self { shared: Arc::new(Shared { root, options, handles, syncs, clock }), open: Mutex::default() })
+    }
+
+    /// The log of `bucket`; one without files is empty. Reads its newest segment when it is asked for the first time (blocking).
+    ///
+    /// # Errors
+    /// `Data` when a closed segment is damaged or missing, `Unavailable` when files can't be read.
+    pub fn bucket(&self, bucket: TableBucket) -> Result<Arc<BucketLog>> {
+        let mut open = self.lock();
+        if let Some(log) = open.get(&bucket) {
+            return Ok(Arc::clone(log));
+        }
+        let log = Arc::new(BucketLog::open(bucket, self.shared.bucket_folder(bucket), Arc::clone(&self.shared))?);
+        open.insert(bucket, Arc::clone(&log));
+        Ok(log)
+    }
+
+    /// The log of `bucket` if it is open already.
+    #[must_use]
+    pub fn opened(&self, bucket: TableBucket) -> Option<Arc<BucketLog>> {
+        self.lock().get(&bucket).cloned()
+    }
+
+    /// All logs that are open.
+    #[must_use]
+    pub fn all_opened(&self) -> Vec<Arc<BucketLog>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Closes and deletes the logs of a table, or of one partition of it (blocking).
+    ///
+    /// # Errors
+    /// `Unavailable` when files can't be deleted; the next start does it then.
+    pub fn delete(&self, table: TableId, partition: Option<PartitionId>) -> Result<()> {
+        self.lock().retain(|bucket, log| {
+            let gone = bucket.table == table && (partition.is_none() || bucket.partition == partition);
+            if gone {
+                log.close();
+            }
+            !gone
+        });
+        let folder = self.shared.folder(table, partition);
+        self.shared.handles.forget(&folder);
+        remove_folder(&folder)
+    }
+
+    /// Deletes the logs of tables that `known` does not know (blocking): what a crash left of dropped tables.
+    ///
+    /// # Errors
+    /// `Unavailable` when the folder can't be read or files can't be deleted.
+    pub fn delete_unknown(&self, known: impl Fn(TableId, Option<PartitionId>) -> bool) -> Result<()> {
+        for (name, folder) in folders(&self.shared.root)? {
+            let Ok(table) = name.parse().map(TableId) else { continue };
+            if !known(table, None) {
+                tracing::info!(%table, "logs of a dropped table deleted");
+                remove_folder(&folder)?;
+                continue;
+            }
+            for (name, folder) in folders(&folder)? {
+                let partition = name.strip_prefix('p').and_then(|id| id.parse().ok()).map(PartitionId);
+                if partition.is_some() && !known(table, partition) {
+                    remove_folder(&folder)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything written durable (graceful stop).
+    pub async fn flush(&self) {
+        for log in self.all_opened() {
+            let end = log.log_end();
+            if let Err(error) = log.durable(end).await {
+                tracing::error!(bucket = %log.bucket(), error = %error.chain(), "log not flushed");
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<TableBucket, Arc<BucketLog>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn folder(&self, table: TableId, partition: Option<PartitionId>) -> PathBuf {
+        let folder = self.root.join(table.to_string());
+        partition.map_or_else(|| folder.clone(), |partition| folder.join(format!("p{partition}")))
+    }
+
+    fn bucket_folder(&self, bucket: TableBucket) -> PathBuf {
+        self.folder(bucket.table, bucket.partition).join(bucket.bucket.to_string())
+    }
+}
+
+fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let fault = |source| Error::unavailable(format!("list folder `{}`", folder.display())).with_source(source);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(fault)? {
+        let entry = entry.map_err(fault)?;
+        if entry.file_type().map_err(fault)?.is_dir() {
+            found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+        }
+    }
+    Ok(found)
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::unavailable(format!("delete folder `{}`", folder.display())).with_source(source))
+        }
+        _ => Ok(()),
+    }
+}
