@@ -272,6 +272,8 @@ pub mod cluster;
 pub mod conformance;
 #[doc(hidden)]
 pub mod memory;
+mod lease;
 mod slice;
 
+pub use lease::{LEASE_TRUSTED, Lease};
 pub use slice::{Decoded, LogSlice};
