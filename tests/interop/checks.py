@@ -1,0 +1,75 @@
+"""What must hold for a table in the lake, asked of both readers."""
+import collections
+import operator
+
+from readers import Java, Python, literal, order, root
+from world import check, same
+
+OPERATORS = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def multiset(rows):
+    return sorted(rows, key=str)
+
+
+def rows_equal(world, folder, want, columns=None, skip=0):
+    """Both readers see exactly these rows, each as often; `skip` leaves out that many trailing columns."""
+    for reader in (Java(world, folder), Python(folder)):
+        got = reader.rows(columns)
+        same(multiset([row[:len(row) - skip] for row in got]), multiset(want), f"{reader.name}, {folder.name}")
+
+
+def filters(columns, rows):
+    """For each column: is null, is not null, and comparisons with its smallest, greatest and two middle values; with the ids that each must give."""
+    for i, (column, kind) in enumerate(columns):
+        present = [row for row in rows if row[i] is not None]
+        yield [column, "null"], [row[0] for row in rows if row[i] is None]
+        yield [column, "not null"], [row[0] for row in present]
+        values = sorted({row[i] for row in present if not odd(row[i], kind)}, key=lambda v: order(v, kind))
+        if not values:
+            continue
+        picked = dict.fromkeys([values[0], values[len(values) // 3], values[2 * len(values) // 3], values[-1]])
+        ranges = not any(odd(row[i], kind) for row in present)
+        for value in picked:
+            for op, holds in OPERATORS.items():
+                if op == "=" or (ranges and root(kind) not in ("BINARY", "VARBINARY", "BYTES", "BOOLEAN")):
+                    key = order(value, kind)
+                    yield [column, op, value], [row[0] for row in present if holds(order(row[i], kind), key)]
+
+
+def odd(value, kind):
+    """NaN and zero with a sign: readers differ on how they compare."""
+    return root(kind) in ("FLOAT", "DOUBLE") and (literal(value, kind) != literal(value, kind) or literal(value, kind) == 0)
+
+
+def filters_hold(world, folder, columns, rows, unable=()):
+    """Each filter of `filters` gives the same rows as a filter of all rows. `unable`: (reader, type root, operator) that a reader cannot do."""
+    asked, wrong = 0, []
+    for reader in (Java(world, folder), Python(folder)):
+        for where, ids in filters(columns, rows):
+            kind = dict(columns)[where[0]]
+            if any(match(rule, (reader.name, kind, where[1])) for rule in unable):
+                continue
+            asked += 1
+            try:
+                got = [row[0] for row in reader.rows(list(dict.fromkeys([columns[0][0], where[0]])), [where])]
+            except Exception as error:  # a reader that gives up is reported with its filter, like a wrong answer
+                wrong.append(f"{reader.name}: {where} on {kind}: {type(error).__name__}: {str(error)[:200]}")
+                continue
+            if collections.Counter(got) != collections.Counter(ids):
+                lost, more = collections.Counter(ids) - collections.Counter(got), collections.Counter(got) - collections.Counter(ids)
+                wrong.append(f"{reader.name}: {where} on {kind}: {len(got)} rows instead of {len(ids)}; lost {list(lost)[:4]}, too many {list(more)[:4]}")
+    check(not wrong, f"{folder.name}: {len(wrong)} of {asked} filters are wrong:\n    " + "\n    ".join(wrong[:40]))
+    return asked
+
+
+def match(rule, facts):
+    return all(want in ("*", fact) or (want.endswith("*") and fact.startswith(want[:-1])) for want, fact in zip(rule, facts))
+
+
+def totals(world, folder):
+    """`_TOTAL_BUCKETS` in use, by partition."""
+    found = collections.defaultdict(set)
+    for file in Java(world, folder).files():
+        found["/".join(map(str, file["partition"]))].add(file["total"])
+    return dict(found)

@@ -1,0 +1,269 @@
+import com.google.gson.*;
+import java.time.Duration;
+import java.time.ZoneOffset;
+import java.util.*;
+import java.util.concurrent.*;
+import org.apache.fluss.client.Connection;
+import org.apache.fluss.client.ConnectionFactory;
+import org.apache.fluss.client.admin.Admin;
+import org.apache.fluss.client.admin.OffsetSpec;
+import org.apache.fluss.client.metadata.LakeSnapshot;
+import org.apache.fluss.client.table.Table;
+import org.apache.fluss.client.table.scanner.Scan;
+import org.apache.fluss.client.table.scanner.ScanRecord;
+import org.apache.fluss.client.table.scanner.log.LogScanner;
+import org.apache.fluss.client.table.writer.AppendWriter;
+import org.apache.fluss.client.table.writer.UpsertWriter;
+import org.apache.fluss.config.Configuration;
+import org.apache.fluss.metadata.*;
+import org.apache.fluss.row.*;
+import org.apache.fluss.types.*;
+
+/**
+ * The official Java client as a server of JSON lines. Each request names {@code cmd}, {@code at} (HOST:PORT) and mostly {@code table} (db.name).
+ * What only client 1.0 has (bucket counts of partitions and their change) is called by reflection, so that 0.9.1 compiles too.
+ */
+public final class FlussClient {
+    private final Map<String, Connection> connections = new HashMap<>();
+
+    public static void main(String[] args) throws Exception { Lines.serve(new FlussClient()::answer); }
+
+    private Object answer(JsonObject q) throws Exception {
+        String at = q.get("at").getAsString(), cmd = q.get("cmd").getAsString();
+        if (cmd.equals("close")) {
+            Connection gone = connections.remove(at);
+            if (gone != null) gone.close();
+            return true;
+        }
+        Connection c = connections.get(at);
+        if (c == null) {
+            Configuration conf = new Configuration();
+            conf.setString("bootstrap.servers", at);
+            Lines.pairs(q, "client").forEach(conf::setString);
+            connections.put(at, c = ConnectionFactory.createConnection(conf));
+        }
+        Admin admin = c.getAdmin();
+        String db = Lines.text(q, "db", null), name = Lines.text(q, "table", null);
+        TablePath path = name == null ? null : TablePath.of(name.split("\\.")[0], name.split("\\.")[1]);
+        switch (cmd) {
+            case "nodes": {
+                List<String> nodes = new ArrayList<>();
+                get(admin.getServerNodes()).forEach(n -> nodes.add(n.serverType().name()));
+                return nodes;
+            }
+            case "create-database": get(admin.createDatabase(db, DatabaseDescriptor.EMPTY, true)); return true;
+            case "drop-database": get(admin.dropDatabase(db, false, true)); return true;
+            case "databases": return get(admin.listDatabases());
+            case "tables": return get(admin.listTables(db));
+            case "exists": return get(admin.tableExists(path));
+            case "create": return create(admin, path, q);
+            case "drop": get(admin.dropTable(path, false)); return true;
+            case "info": return info(get(admin.getTableInfo(path)));
+            case "set": return alter(admin, path, changes(Lines.pairs(q, "properties")));
+            case "add-column": return alter(admin, path, List.of(TableChange.addColumn(
+                    Lines.text(q, "column", null), DataTypes.parse(Lines.text(q, "type", null)), null, TableChange.ColumnPosition.last())));
+            case "bucket-count": return alter(admin, path, List.of(
+                    (TableChange) TableChange.class.getMethod("modifyBucketCount", int.class).invoke(null, q.get("count").getAsInt())));
+            case "create-partition": get(admin.createPartition(path, new PartitionSpec(Lines.pairs(q, "spec")), false)); return true;
+            case "drop-partition": get(admin.dropPartition(path, new PartitionSpec(Lines.pairs(q, "spec")), false)); return true;
+            case "partitions": return partitions(admin, path);
+            case "append": return append(c, path, q);
+            case "upsert": return upsert(c, path, q);
+            case "offsets": return offsets(admin, path, Lines.text(q, "which", "latest").equals("latest") ? new OffsetSpec.LatestSpec() : new OffsetSpec.EarliestSpec());
+            case "scan": return scan(c, admin, path, q);
+            case "lake-snapshot": return lakeSnapshot(admin, path);
+            default: throw new IllegalArgumentException("no command `" + cmd + "`");
+        }
+    }
+
+    private static <T> T get(Future<T> f) throws Exception { return f.get(40, TimeUnit.SECONDS); }
+
+    private static Map<String, Object> map(Object... kv) {
+        Map<String, Object> m = new LinkedHashMap<>();
+        for (int i = 0; i < kv.length; i += 2) m.put((String) kv[i], kv[i + 1]);
+        return m;
+    }
+
+    // ---- tables
+
+    /** columns [[name, type]…], keys, partitions, bucket-keys, buckets, properties (without "table." they are custom ones). */
+    private static Object create(Admin admin, TablePath path, JsonObject q) throws Exception {
+        Schema.Builder schema = Schema.newBuilder();
+        for (JsonElement e : q.getAsJsonArray("columns")) schema.column(e.getAsJsonArray().get(0).getAsString(), DataTypes.parse(e.getAsJsonArray().get(1).getAsString()));
+        if (q.has("keys")) schema.primaryKey(Lines.texts(q, "keys").toArray(new String[0]));
+        TableDescriptor.Builder table = TableDescriptor.builder().schema(schema.build())
+                .distributedBy(Lines.number(q, "buckets", 1), Lines.texts(q, "bucket-keys").toArray(new String[0]))
+                .partitionedBy(Lines.texts(q, "partitions").toArray(new String[0]));
+        Lines.pairs(q, "properties").forEach((k, v) -> { if (k.startsWith("table.")) table.property(k, v); else table.customProperty(k, v); });
+        get(admin.createDatabase(path.getDatabaseName(), DatabaseDescriptor.EMPTY, true));
+        get(admin.createTable(path, table.build(), false));
+        return get(admin.getTableInfo(path)).getTableId();
+    }
+
+    private static Object info(TableInfo i) {
+        List<List<String>> columns = new ArrayList<>();
+        i.getRowType().getFields().forEach(f -> columns.add(List.of(f.getName(), f.getType().toString())));
+        return map("id", i.getTableId(), "schema-id", i.getSchemaId(), "columns", columns, "buckets", i.getNumBuckets(), "bucket-keys", i.getBucketKeys(),
+                "partitions", i.getPartitionKeys(), "keys", i.getPrimaryKeys(), "properties", i.getProperties().toMap(), "custom", i.getCustomProperties().toMap());
+    }
+
+    private static List<TableChange> changes(Map<String, String> properties) {
+        List<TableChange> all = new ArrayList<>();
+        properties.forEach((k, v) -> all.add(TableChange.set(k, v)));
+        return all;
+    }
+
+    private static Object alter(Admin admin, TablePath path, List<TableChange> changes) throws Exception {
+        get(admin.alterTable(path, changes, false));
+        return true;
+    }
+
+    private static Integer count(PartitionInfo p) throws Exception {
+        try {
+            return (Integer) PartitionInfo.class.getMethod("getBucketCount").invoke(p);
+        } catch (NoSuchMethodException e) {
+            return null;
+        }
+    }
+
+    private static Object partitions(Admin admin, TablePath path) throws Exception {
+        List<Object> all = new ArrayList<>();
+        for (PartitionInfo p : get(admin.listPartitionInfos(path)))
+            all.add(map("id", p.getPartitionId(), "name", p.getPartitionName(), "buckets", count(p), "spec", p.getPartitionSpec().getSpecMap()));
+        return all;
+    }
+
+    /** Offsets of every bucket as [partition name or null, partition id or null, bucket, offset]. */
+    private static List<List<Object>> offsets(Admin admin, TablePath path, OffsetSpec spec) throws Exception {
+        TableInfo info = get(admin.getTableInfo(path));
+        List<List<Object>> all = new ArrayList<>();
+        if (info.isPartitioned()) {
+            for (PartitionInfo p : get(admin.listPartitionInfos(path))) {
+                Integer n = count(p);
+                get(admin.listOffsets(path, p.getPartitionName(), buckets(n == null ? info.getNumBuckets() : n), spec).all())
+                        .forEach((b, o) -> all.add(Arrays.asList(p.getPartitionName(), p.getPartitionId(), ((Number) b(b)).intValue(), o)));
+            }
+        } else {
+            get(admin.listOffsets(path, buckets(info.getNumBuckets()), spec).all()).forEach((b, o) -> all.add(Arrays.asList(null, null, ((Number) b(b)).intValue(), o)));
+        }
+        return all;
+    }
+
+    private static Object b(Object bucket) { return bucket instanceof TableBucket ? ((TableBucket) bucket).getBucket() : bucket; }
+
+    private static List<Integer> buckets(int n) {
+        List<Integer> all = new ArrayList<>();
+        for (int i = 0; i < n; i++) all.add(i);
+        return all;
+    }
+
+    private static Object lakeSnapshot(Admin admin, TablePath path) throws Exception {
+        LakeSnapshot s = get(admin.getLatestLakeSnapshot(path));
+        List<Object> all = new ArrayList<>();
+        s.getTableBucketsOffset().forEach((b, o) -> all.add(Arrays.asList(b.getPartitionId(), b.getBucket(), o)));
+        return map("id", s.getSnapshotId(), "offsets", all);
+    }
+
+    // ---- rows
+
+    /** rows [[value…]…]; every N rows a flush with `flush-every`. */
+    private static Object append(Connection c, TablePath path, JsonObject q) throws Exception {
+        int every = Lines.number(q, "flush-every", 0), n = 0;
+        try (Table t = c.getTable(path)) {
+            AppendWriter w = t.newAppend().createWriter();
+            List<CompletableFuture<?>> sent = new ArrayList<>();
+            for (JsonElement row : q.getAsJsonArray("rows")) {
+                sent.add(w.append(row(row.getAsJsonArray(), t.getTableInfo().getRowType())));
+                if (every > 0 && ++n % every == 0) w.flush();
+            }
+            w.flush();
+            for (CompletableFuture<?> f : sent) get(f);
+            return sent.size();
+        }
+    }
+
+    private static Object upsert(Connection c, TablePath path, JsonObject q) throws Exception {
+        try (Table t = c.getTable(path)) {
+            UpsertWriter w = t.newUpsert().createWriter();
+            List<CompletableFuture<?>> sent = new ArrayList<>();
+            for (JsonElement row : q.getAsJsonArray("rows")) sent.add(w.upsert(row(row.getAsJsonArray(), t.getTableInfo().getRowType())));
+            for (CompletableFuture<?> f : sent) get(f);
+            return sent.size();
+        }
+    }
+
+    private static GenericRow row(JsonArray values, RowType type) {
+        GenericRow row = new GenericRow(type.getFieldCount());
+        for (int i = 0; i < type.getFieldCount(); i++) if (!values.get(i).isJsonNull()) row.setField(i, internal(type.getTypeAt(i), values.get(i)));
+        return row;
+    }
+
+    private static Object internal(DataType type, JsonElement e) {
+        Object v = Lines.plain(type.getTypeRoot().name(), e);
+        switch (type.getTypeRoot()) {
+            case CHAR: case STRING: return BinaryString.fromString((String) v);
+            case DECIMAL: return Decimal.fromBigDecimal((java.math.BigDecimal) v, ((DecimalType) type).getPrecision(), ((DecimalType) type).getScale());
+            case TIMESTAMP_WITHOUT_TIME_ZONE: return TimestampNtz.fromLocalDateTime((java.time.LocalDateTime) v);
+            case TIMESTAMP_WITH_LOCAL_TIME_ZONE: return TimestampLtz.fromInstant(((java.time.LocalDateTime) v).toInstant(ZoneOffset.UTC));
+            default: return v;
+        }
+    }
+
+    private static Object plain(DataType type, Object v) {
+        if (v == null) return null;
+        int precision = 0;
+        switch (type.getTypeRoot()) {
+            case DECIMAL: v = ((Decimal) v).toBigDecimal(); break;
+            case TIMESTAMP_WITHOUT_TIME_ZONE: precision = ((TimestampType) type).getPrecision(); v = ((TimestampNtz) v).toLocalDateTime(); break;
+            case TIMESTAMP_WITH_LOCAL_TIME_ZONE:
+                precision = ((LocalZonedTimestampType) type).getPrecision();
+                v = java.time.LocalDateTime.ofInstant(((TimestampLtz) v).toInstant(), ZoneOffset.UTC);
+                break;
+            default:
+        }
+        return Lines.show(type.getTypeRoot().name(), precision, v);
+    }
+
+    /** Every row up to the offsets known now, as [partition name or null, bucket, offset, change, values]; `columns` projects. */
+    private static Object scan(Connection c, Admin admin, TablePath path, JsonObject q) throws Exception {
+        List<Object> rows = new ArrayList<>();
+        Map<TableBucket, Long> ends = new HashMap<>();
+        Map<Long, String> names = new HashMap<>();
+        try (Table t = c.getTable(path)) {
+            RowType type = t.getTableInfo().getRowType();
+            Scan scan = t.newScan();
+            List<String> columns = Lines.texts(q, "columns");
+            if (!columns.isEmpty()) {
+                int[] picked = columns.stream().mapToInt(type::getFieldIndex).toArray();
+                scan = scan.project(picked);
+                type = type.project(picked);
+            }
+            InternalRow.FieldGetter[] getters = new InternalRow.FieldGetter[type.getFieldCount()];
+            for (int i = 0; i < getters.length; i++) getters[i] = InternalRow.createFieldGetter(type.getTypeAt(i), i);
+            try (LogScanner scanner = scan.createLogScanner()) {
+                for (List<Object> o : offsets(admin, path, new OffsetSpec.LatestSpec())) {
+                    long end = (Long) o.get(3);
+                    if (end <= 0) continue;
+                    Long partition = (Long) o.get(1);
+                    int bucket = (Integer) o.get(2);
+                    names.put(partition, (String) o.get(0));
+                    ends.put(new TableBucket(t.getTableInfo().getTableId(), partition, bucket), end);
+                    if (partition == null) scanner.subscribeFromBeginning(bucket);
+                    else scanner.subscribeFromBeginning(partition, bucket);
+                }
+                long deadline = System.nanoTime() + Duration.ofSeconds(Lines.number(q, "seconds", 30)).toNanos();
+                while (!ends.isEmpty()) {
+                    if (System.nanoTime() > deadline) throw new TimeoutException("scan of " + path + " still waits for " + ends + " after " + rows.size() + " rows");
+                    var records = scanner.poll(Duration.ofMillis(200));
+                    for (TableBucket b : records.buckets()) for (ScanRecord r : records.records(b)) {
+                        List<Object> values = new ArrayList<>();
+                        for (int i = 0; i < getters.length; i++) values.add(plain(type.getTypeAt(i), getters[i].getFieldOrNull(r.getRow())));
+                        rows.add(Arrays.asList(names.get(b.getPartitionId()), b.getBucket(), r.logOffset(), r.getChangeType().shortString(), values));
+                        if (ends.containsKey(b) && r.logOffset() + 1 >= ends.get(b)) ends.remove(b);
+                    }
+                }
+            }
+        }
+        return rows;
+    }
+}

@@ -1,0 +1,153 @@
+import com.google.gson.*;
+import java.time.LocalDateTime;
+import java.util.*;
+import org.apache.paimon.Snapshot;
+import org.apache.paimon.data.*;
+import org.apache.paimon.disk.IOManager;
+import org.apache.paimon.fs.Path;
+import org.apache.paimon.fs.local.LocalFileIO;
+import org.apache.paimon.manifest.ManifestEntry;
+import org.apache.paimon.predicate.Predicate;
+import org.apache.paimon.predicate.PredicateBuilder;
+import org.apache.paimon.reader.RecordReaderIterator;
+import org.apache.paimon.table.FileStoreTable;
+import org.apache.paimon.table.FileStoreTableFactory;
+import org.apache.paimon.table.source.ReadBuilder;
+import org.apache.paimon.table.source.Split;
+import org.apache.paimon.types.*;
+
+/** Java Paimon as a server of JSON lines. Each request names {@code cmd} and {@code table}, a local table folder, which is opened afresh. */
+public final class PaimonReader {
+    public static void main(String[] args) throws Exception {
+        org.apache.log4j.Logger.getRootLogger().setLevel(org.apache.log4j.Level.OFF);
+        Lines.serve(PaimonReader::answer);
+    }
+
+    private static Object answer(JsonObject q) throws Exception {
+        FileStoreTable table = FileStoreTableFactory.create(LocalFileIO.create(), new Path(q.get("table").getAsString()));
+        switch (q.get("cmd").getAsString()) {
+            case "schema": return map("columns", columns(table.rowType()), "options", table.schema().options(), "partitions", table.partitionKeys(), "schema-id", table.schema().id());
+            case "snapshot": {
+                Snapshot s = table.snapshotManager().latestSnapshot();
+                return s == null ? null : JsonParser.parseString(s.toJson());
+            }
+            case "files": return files(table);
+            case "read": return read(table, q);
+            default: throw new IllegalArgumentException("no command " + q);
+        }
+    }
+
+    private static Map<String, Object> map(Object... kv) {
+        Map<String, Object> m = new LinkedHashMap<>();
+        for (int i = 0; i < kv.length; i += 2) m.put((String) kv[i], kv[i + 1]);
+        return m;
+    }
+
+    private static List<List<String>> columns(RowType type) {
+        List<List<String>> all = new ArrayList<>();
+        type.getFields().forEach(f -> all.add(List.of(f.name(), f.type().asSQLString())));
+        return all;
+    }
+
+    /** Every live file. */
+    private static Object files(FileStoreTable table) {
+        List<Object> all = new ArrayList<>();
+        RowType partition = table.schema().logicalPartitionType();
+        for (ManifestEntry e : table.store().newScan().plan().files()) {
+            all.add(map("partition", values(e.partition(), partition), "bucket", e.bucket(), "total", e.totalBuckets(), "name", e.file().fileName(),
+                    "path", table.store().pathFactory().createDataFilePathFactory(e.partition(), e.bucket()).toPath(e.file()).toUri().getPath(),
+                    "rows", e.file().rowCount(), "level", e.file().level(), "min-sequence", e.file().minSequenceNumber(), "max-sequence", e.file().maxSequenceNumber()));
+        }
+        return all;
+    }
+
+    /** Rows as lists of values. `columns` projects, `where` [[column, op, value]…] filters exactly, `partition` {key: text} picks a partition. */
+    private static Object read(FileStoreTable table, JsonObject q) throws Exception {
+        ReadBuilder builder = table.newReadBuilder();
+        List<String> columns = Lines.texts(q, "columns");
+        if (!columns.isEmpty()) builder.withReadType(table.rowType().project(columns));
+        if (q.has("partition")) builder.withPartitionFilter(Lines.pairs(q, "partition"));
+        if (q.has("where")) builder.withFilter(predicate(table.rowType(), q.getAsJsonArray("where")));
+        RowType type = builder.readType();
+        List<Object> rows = new ArrayList<>();
+        try (IOManager io = IOManager.create(System.getProperty("java.io.tmpdir"))) {
+            for (Split split : builder.newScan().plan().splits()) {
+                try (RecordReaderIterator<InternalRow> it = new RecordReaderIterator<>(builder.newRead().executeFilter().withIOManager(io).createReader(split))) {
+                    while (it.hasNext()) rows.add(values(it.next(), type));
+                }
+            }
+        }
+        return rows;
+    }
+
+    private static Predicate predicate(RowType type, JsonArray where) {
+        PredicateBuilder b = new PredicateBuilder(type);
+        List<Predicate> all = new ArrayList<>();
+        for (JsonElement e : where) {
+            JsonArray w = e.getAsJsonArray();
+            int i = type.getFieldIndex(w.get(0).getAsString());
+            Object v = w.size() > 2 ? internal(type.getTypeAt(i), w.get(2)) : null;
+            switch (w.get(1).getAsString()) {
+                case "=": all.add(b.equal(i, v)); break;
+                case "<": all.add(b.lessThan(i, v)); break;
+                case "<=": all.add(b.lessOrEqual(i, v)); break;
+                case ">": all.add(b.greaterThan(i, v)); break;
+                case ">=": all.add(b.greaterOrEqual(i, v)); break;
+                case "null": all.add(b.isNull(i)); break;
+                case "not null": all.add(b.isNotNull(i)); break;
+                default: throw new IllegalArgumentException("no operator in " + w);
+            }
+        }
+        return PredicateBuilder.and(all);
+    }
+
+    private static Object internal(DataType type, JsonElement e) {
+        Object v = Lines.plain(type.getTypeRoot().name(), e);
+        switch (type.getTypeRoot()) {
+            case CHAR: case VARCHAR: return BinaryString.fromString((String) v);
+            case DECIMAL: return Decimal.fromBigDecimal((java.math.BigDecimal) v, ((DecimalType) type).getPrecision(), ((DecimalType) type).getScale());
+            case TIMESTAMP_WITHOUT_TIME_ZONE: case TIMESTAMP_WITH_LOCAL_TIME_ZONE: return Timestamp.fromLocalDateTime((LocalDateTime) v);
+            default: return v;
+        }
+    }
+
+    private static List<Object> values(InternalRow row, RowType type) {
+        List<Object> all = new ArrayList<>();
+        for (int i = 0; i < type.getFieldCount(); i++) all.add(value(InternalRow.createFieldGetter(type.getTypeAt(i), i).getFieldOrNull(row), type.getTypeAt(i)));
+        return all;
+    }
+
+    private static Object value(Object v, DataType type) {
+        if (v == null) return null;
+        switch (type.getTypeRoot()) {
+            case DECIMAL: v = ((Decimal) v).toBigDecimal(); break;
+            case TIMESTAMP_WITHOUT_TIME_ZONE: case TIMESTAMP_WITH_LOCAL_TIME_ZONE:
+                return Lines.show(type.getTypeRoot().name(), DataTypeChecks.getPrecision(type), ((Timestamp) v).toLocalDateTime());
+            case ARRAY: return list((InternalArray) v, ((ArrayType) type).getElementType());
+            case MAP: return pairs((InternalMap) v, ((MapType) type).getKeyType(), ((MapType) type).getValueType());
+            case MULTISET: return pairs((InternalMap) v, ((MultisetType) type).getElementType(), DataTypes.INT());
+            case ROW: {
+                List<Object> fields = values((InternalRow) v, (RowType) type);
+                Map<String, Object> m = new LinkedHashMap<>();
+                for (int i = 0; i < fields.size(); i++) m.put(((RowType) type).getFieldNames().get(i), fields.get(i));
+                return m;
+            }
+            default:
+        }
+        return Lines.show(type.getTypeRoot().name(), 0, v);
+    }
+
+    private static List<Object> list(InternalArray a, DataType element) {
+        InternalArray.ElementGetter getter = InternalArray.createElementGetter(element);
+        List<Object> all = new ArrayList<>();
+        for (int i = 0; i < a.size(); i++) all.add(value(getter.getElementOrNull(a, i), element));
+        return all;
+    }
+
+    private static List<Object> pairs(InternalMap m, DataType key, DataType val) {
+        List<Object> k = list(m.keyArray(), key), v = list(m.valueArray(), val), all = new ArrayList<>();
+        for (int i = 0; i < k.size(); i++) all.add(Arrays.asList(k.get(i), v.get(i)));
+        all.sort(Comparator.comparing(Object::toString));
+        return all;
+    }
+}

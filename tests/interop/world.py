@@ -1,0 +1,288 @@
+"""What cases stand on: folders, ports, processes that end with the run, the product, the official client, the readers, a real cluster."""
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+SHARED = pathlib.Path(os.environ["LAKEWARD_INTEROP_DIR"]).absolute()
+JARS = SHARED / "jars"
+CASES = {}
+
+
+class Failed(Exception):
+    """A case found something wrong."""
+
+
+def case(name, fact):
+    """Registers a function of the world as a case."""
+    def register(function):
+        CASES[name] = (fact, function)
+        return function
+    return register
+
+
+def check(condition, message):
+    if not condition:
+        raise Failed(message)
+
+
+def same(got, want, what):
+    """Both are equal, else the message shows where they part."""
+    if got == want:
+        return
+    if isinstance(got, list) and isinstance(want, list):
+        only_got, only_want = list(map(str, got)), list(map(str, want))
+        for text in list(only_got):
+            if text in only_want:
+                only_got.remove(text)
+                only_want.remove(text)
+        parts = [f"{len(got)} instead of {len(want)}"]
+        parts += [f"not expected: {text[:600]}" for text in only_got[:2]] + [f"missing: {text[:600]}" for text in only_want[:2]]
+        raise Failed(f"{what}: " + "; ".join(parts))
+    raise Failed(f"{what}: got {str(got)[:800]}, want {str(want)[:800]}")
+
+
+def until(seconds, what, attempt):
+    """Calls `attempt` until it gives something true."""
+    end = time.monotonic() + seconds
+    while True:
+        result = attempt()
+        if result:
+            return result
+        if time.monotonic() > end:
+            raise Failed(f"no {what} within {seconds} s")
+        time.sleep(0.1)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing outlives us, whatever ends us
+
+
+class World:
+    """Everything of one run. Processes are known by id and end with it."""
+
+    def __init__(self):
+        self.folder = SHARED / "runs" / str(os.getpid())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.processes = []
+        self.parts = {}
+
+    @contextlib.contextmanager
+    def case(self, name):
+        """Folder and log of a case; what the case started and did not share ends with it."""
+        self.here = self.folder / name
+        self.here.mkdir()
+        self.own, self.clients = [], []
+        with open(self.here / "case.log", "w") as log:
+            try:
+                yield log
+            finally:
+                for client in self.clients:
+                    with contextlib.suppress(Failed):
+                        client.ask("close")
+                for process in reversed(self.own):
+                    self.stop(process)
+
+    def close(self, keep):
+        for process in reversed(self.processes):
+            self.stop(process)
+        if keep:
+            print(f"logs and data: {self.folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- processes
+
+    def start(self, name, argv, shared=False, folder=None, **options):
+        """Starts a process with its output in NAME.log, in a session of its own."""
+        log = open((folder or (self.folder if shared else self.here)) / f"{name}.log", "ab")
+        process = subprocess.Popen(list(map(str, argv)), **{"stdin": subprocess.DEVNULL, "stdout": log, **options}, stderr=log,
+                                   start_new_session=True, preexec_fn=_die_with_parent)
+        log.close()
+        process.log = log.name
+        self.processes.append(process)
+        if not shared:
+            self.own.append(process)
+        return process
+
+    def stop(self, process, kill=False):
+        if process.poll() is None:
+            (process.kill if kill else process.terminate)()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process in self.processes:
+            self.processes.remove(process)
+
+    def shared(self, name, make):
+        """A part that several cases use; made when first asked for, and again when its process has ended."""
+        part = self.parts.get(name)
+        if part is None or (isinstance(part, Lines) and part.process.poll() is not None):
+            part = self.parts[name] = make()
+        return part
+
+    # ---- the product
+
+    def lakeward(self):
+        """The binary that `cargo test` builds too: it has fail points."""
+        def build():
+            if os.environ.get("LAKEWARD_BIN"):
+                return pathlib.Path(os.environ["LAKEWARD_BIN"]).absolute()
+            subprocess.run(["cargo", "build", "-q", "--bin", "lakeward"], cwd=REPOSITORY, check=True)
+            target = json.loads(subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=REPOSITORY, check=True,
+                                               stdout=subprocess.PIPE).stdout)["target_directory"]
+            return pathlib.Path(target) / "debug" / "lakeward"
+        return self.shared("lakeward", build)
+
+    def node(self, *flags, name="node"):
+        """A fresh `lakeward node` of this case."""
+        address = f"127.0.0.1:{free_port()}"
+        node = Node(address, self.here / name / "warehouse", self.here / name)
+        node.argv = [self.lakeward(), "node", "--dir", node.folder, "--listen", address, "--warehouse", node.warehouse, *flags]
+        node.process = self.start(name, node.argv)
+
+        def listens():
+            check(node.process.poll() is None, f"the node ended with {node.process.returncode}: {tail(node.process.log)}")
+            with contextlib.suppress(OSError):
+                socket.create_connection(node.address.split(":"), 1).close()
+                return True
+        until(20, "node", listens)
+        return node
+
+    def round(self, server, *flags, fail=None, code=0, name="run", seconds=240):
+        """`lakeward run --once`: the summaries of its rounds."""
+        argv = [self.lakeward(), "run", "--server", server, "--once", "--json", *flags]
+        env = {**os.environ, **({"LAKEWARD_FAIL": fail} if fail else {})}
+        process = self.start(name, argv, stdout=subprocess.PIPE, env=env)
+        try:
+            out, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"`lakeward run --once` did not end within {seconds} s: {tail(process.log)}")
+        check(process.returncode == code, f"`lakeward run --once` ended with {process.returncode} instead of {code}: {tail(process.log)}")
+        return [json.loads(line) for line in out.decode().splitlines()]
+
+    def rounds_until(self, server, wanted, seconds=90):
+        """Calls `round` until tables of `wanted` (db.table) have been committed: a table is handed out one freshness after its creation."""
+        missing, done = set(wanted), []
+
+        def attempt():
+            done.extend(self.round(server))
+            missing.difference_update(r["table"] for r in done if r["outcome"] != "idle")
+            return not missing
+        until(seconds, f"round of {', '.join(sorted(missing))}", attempt)
+        return done
+
+    # ---- Java
+
+    def java(self, name, heap, class_path, main):
+        paths = ":".join(f"{JARS}/{folder}/*" for folder in class_path)
+        argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", "--add-opens=java.base/java.nio=ALL-UNNAMED",
+                f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
+                "-cp", f"{SHARED}/classes/{class_path[0]}:{paths}", main]
+        return Lines(name, self.start(name, argv, shared=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+
+    def client(self, at, old=False):
+        """The official Java client (1.0.0, or 0.9.1), connected to a server."""
+        folder = "client-old" if old else "client-new"
+        client = Client(self.shared(folder, lambda: self.java(folder, "512m", [folder, "log", "json"], "FlussClient")), at)
+        self.clients.append(client)
+        return client
+
+    def paimon(self):
+        """Java Paimon 1.4.2."""
+        return self.shared("paimon", lambda: self.java("paimon", "512m", ["paimon", "json"], "PaimonReader"))
+
+    def cluster(self):
+        """A real Fluss 0.9.1 cluster."""
+        import cluster
+        return self.shared("cluster", lambda: cluster.up(self))
+
+
+class Node:
+    def __init__(self, address, warehouse, folder):
+        self.address, self.warehouse, self.folder = address, warehouse, folder
+
+    def table(self, name):
+        database, table = name.split(".")
+        return self.warehouse / f"{database}.db" / table
+
+
+class Lines:
+    """A program that answers JSON lines with JSON lines. An answer that does not come in time is a failure, not a wait."""
+
+    def __init__(self, name, process):
+        self.name, self.process, self.answers = name, process, queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        for line in self.process.stdout:
+            self.answers.put(line)
+        self.answers.put(None)
+
+    def ask(self, cmd, seconds=90, **request):
+        try:
+            self.process.stdin.write(json.dumps({"cmd": cmd, **request}, default=str).encode() + b"\n")
+            self.process.stdin.flush()
+            line = self.answers.get(timeout=seconds)
+        except (queue.Empty, BrokenPipeError) as error:
+            self.process.kill()
+            raise Failed(f"{self.name}: no answer to `{cmd}` within {seconds} s ({type(error).__name__}): {tail(self.process.log)}")
+        if line is None:
+            raise Failed(f"{self.name} ended at `{cmd}`: {tail(self.process.log)}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Refused(self.name, cmd, answer["error"], answer["message"])
+        return answer["ok"]
+
+
+class Refused(Failed):
+    """The other side answered with an error."""
+
+    def __init__(self, who, cmd, error, message):
+        super().__init__(f"{who}: `{cmd}` refused: {error}: {message}")
+        self.error, self.message = error, message
+
+
+class Client:
+    """The Java client at one address."""
+
+    def __init__(self, lines, at):
+        self.lines, self.at = lines, at
+
+    def ask(self, cmd, table=None, seconds=90, **request):
+        if table:
+            request["table"] = table
+        return self.lines.ask(cmd, seconds, at=self.at, **request)
+
+    def refuses(self, error, cmd, table=None, **request):
+        """The call fails in time, with that error."""
+        try:
+            answer = self.ask(cmd, table, **request)
+        except Refused as refused:
+            check(error in (refused.error, None), f"`{cmd}`: {refused.error} ({refused.message}) instead of {error}")
+            return refused
+        raise Failed(f"`{cmd}` should have been refused with {error}, got {answer}")
+
+
+def tail(path, lines=12):
+    return "\n".join(pathlib.Path(path).read_text(errors="replace").splitlines()[-lines:])
