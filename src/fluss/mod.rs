@@ -1,10 +1,11 @@
 //! The wire: messages, frames, connections, record batches, row encodings, bucket functions.
 //!
 //! Client and node alike use it. Pure parts (messages, frames, codes, records, rows) stand beside the client half
-//! ([`connection`](self)). Knows nothing of lakes, rounds or files.
+//! ([`connection`]). Knows nothing of lakes, rounds or files.
 
 pub mod api;
 pub mod code;
+pub mod connection;
 pub mod frame;
 pub mod partition;
 pub mod proto;

@@ -5,11 +5,14 @@
 
 mod binary_row;
 mod meta;
+pub mod options;
 pub mod path;
 mod schema;
 mod snapshot;
+pub mod stats;
 mod types;
 
 pub use binary_row::{RowWriter, bucket_hash, bucket_of_hash, murmur_hash};
 pub use meta::{BinaryRow, DataFile, EntryKind, ManifestEntry, ManifestFile, SimpleStats, Snapshot, TableSchema};
+pub use options::TableOptions;
 pub use types::{parse_type, type_from_json, type_text};

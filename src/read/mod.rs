@@ -1,1 +1,213 @@
-//! A split → bounded stream of Arrow batches, in offset order, ending at its stop offset.
+//! A split → a bounded stream of decoded batches, in offset order, that ends exactly at its stop offset (F5.1).
+//!
+//! Owns what is fetched when and how much of it is in memory: buckets that one server leads share requests (`lane`), no
+//! permit means no fetch, the next range is fetched while the previous one decodes on the encoder threads. Does not own
+//! wire or decoding (`source`), nor what the rows become. Caller: `round`.
+
+mod lane;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
+
+use crate::error::{Error, Result};
+use crate::model::{LogBatch, Split, StartOffset, TableBucket, TableInfo};
+use crate::runtime::{Permit, Runtime};
+use crate::source::{FetchBucket, TableScan};
+use lane::{Lane, Slice};
+
+/// Bounds of reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes asked of a bucket in one fetch. More helps against latency and takes memory in all buckets at once.
+    pub bucket_bytes: i32,
+    /// How long a server may wait for the first bytes.
+    pub wait: Duration,
+    /// Requests in flight to one server.
+    pub requests_max: usize,
+    /// A bucket that makes no progress for so long fails the round.
+    pub stall: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { bucket_bytes: 4 << 20, wait: Duration::from_millis(500), requests_max: 2, stall: Duration::from_secs(60) }
+    }
+}
+
+/// How far the size of one fetch may grow for a batch that does not fit: the largest frame a server sends.
+const BUCKET_BYTES_MAX: i32 = 256 << 20;
+
+/// Decoded rows take about this many times their bytes on the wire until decoding tells (zstd; measured 3–4).
+const EXPANSION: usize = 4;
+
+/// Some consecutive records of a split.
+#[derive(Debug)]
+pub struct Chunk {
+    /// Batches with rows, in offset order; none when only empty batches were read.
+    pub batches: Vec<LogBatch>,
+    /// Exclusive end: everything before it was delivered.
+    pub end_offset: i64,
+    /// The memory of the batches.
+    pub permit: Permit,
+}
+
+/// Reads the splits of one round. Dropped, it stops everything that it started.
+#[derive(Debug)]
+pub struct Reader {
+    lanes: Vec<Lane>,
+    lane_of: BTreeMap<TableBucket, usize>,
+    options: Options,
+    runtime: Runtime,
+}
+
+impl Reader {
+    /// Finds out who leads the splits' buckets. Nothing is fetched yet.
+    ///
+    /// # Errors
+    /// `Unavailable` when a bucket has no leader for long.
+    pub async fn new(
+        scan: Arc<dyn TableScan>,
+        table: Arc<TableInfo>,
+        splits: &[Split],
+        options: Options,
+        runtime: Runtime,
+    ) -> Result<Self> {
+        let buckets: Vec<TableBucket> = splits.iter().map(|split| split.bucket).collect();
+        let groups = scan.lanes(&table, &buckets).await?;
+        let mut reader = Self { lanes: Vec::new(), lane_of: BTreeMap::new(), options, runtime };
+        for group in groups {
+            reader.lane_of.extend(group.iter().map(|bucket| (*bucket, reader.lanes.len())));
+            reader.lanes.push(Lane::start(Arc::clone(&scan), Arc::clone(&table), options, reader.runtime.clone()));
+        }
+        Ok(reader)
+    }
+
+    /// Starts to read `split`, one of those that the reader was made with.
+    ///
+    /// # Errors
+    /// `Internal` for any other split.
+    pub fn open(&self, split: &Split) -> Result<SplitStream> {
+        let lane = self
+            .lane_of
+            .get(&split.bucket)
+            .and_then(|index| self.lanes.get(*index))
+            .ok_or_else(|| Error::internal(format!("{} has no lane", split.bucket)))?;
+        // One chunk waits here while the next decodes and the one after is fetched.
+        let (sender, chunks) = mpsc::channel(1);
+        let mut pump =
+            Pump { split: split.clone(), lane: lane.clone(), chunks: sender, options: self.options, runtime: self.runtime.clone() };
+        let task = tokio::spawn(async move {
+            if let Err(error) = pump.run().await {
+                // Nobody listens any more: the round has failed elsewhere.
+                drop(pump.chunks.send(Err(error)).await);
+            }
+        });
+        Ok(SplitStream { chunks, _task: AbortOnDropHandle::new(task) })
+    }
+}
+
+/// The chunks of one split. Dropped, it stops reading.
+#[derive(Debug)]
+pub struct SplitStream {
+    chunks: mpsc::Receiver<Result<Chunk>>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl SplitStream {
+    /// The next chunk; `None` after the one that ends at the split's stop offset. May be dropped while it waits.
+    ///
+    /// # Errors
+    /// `Unavailable` when the bucket makes no progress; `Stale` and `Data` as [`TableScan::fetch`] and decoding say.
+    /// After an error nothing comes.
+    pub async fn next(&mut self) -> Result<Option<Chunk>> {
+        self.chunks.recv().await.transpose()
+    }
+}
+
+/// Fetches, decodes and delivers one split: fetching is one step ahead of decoding.
+struct Pump {
+    split: Split,
+    lane: Lane,
+    chunks: mpsc::Sender<Result<Chunk>>,
+    options: Options,
+    runtime: Runtime,
+}
+
+/// Raw records in `from..end`.
+struct Range {
+    slice: Slice,
+    from: i64,
+    end: i64,
+}
+
+impl Pump {
+    async fn run(&mut self) -> Result<()> {
+        let stop = self.split.stop_offset;
+        let mut start = self.split.start;
+        let mut from = match start {
+            StartOffset::At(offset) => offset,
+            StartOffset::Earliest => 0,
+        };
+        let mut bytes_max = self.options.bucket_bytes;
+        let mut progress = self.runtime.clock.moment();
+        let mut fetched: Option<Range> = None;
+        debug!(bucket = %self.split.bucket, from, stop, "split begins");
+        while from < stop {
+            let want = FetchBucket { bucket: self.split.bucket, offset: start, bytes_max, layout: self.split.layout };
+            let (slice, delivered) = futures::join!(self.lane.fetch(want), self.deliver(fetched.take()));
+            if !delivered? {
+                return Ok(());
+            }
+            let slice = slice?;
+            match slice.log.next_offset().filter(|next| *next > from) {
+                Some(next) => {
+                    let end = next.min(stop);
+                    fetched = Some(Range { slice, from, end });
+                    (from, start) = (end, StartOffset::At(end));
+                    bytes_max = self.options.bucket_bytes;
+                    progress = self.runtime.clock.moment();
+                }
+                None if progress.elapsed() >= self.options.stall => {
+                    return Err(Error::unavailable(format!(
+                        "{} gives nothing at offset `{from}` since `{}` s, although its log ends at `{stop}`",
+                        self.split.bucket,
+                        self.options.stall.as_secs()
+                    )));
+                }
+                None => {
+                    // A batch that does not fit may come as a cut-off tail only.
+                    bytes_max = bytes_max.saturating_mul(2).clamp(1, BUCKET_BYTES_MAX);
+                    self.runtime.clock.sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+        self.deliver(fetched).await.map(|_| ())
+    }
+
+    /// Decodes and hands over; `false` when nobody listens any more.
+    async fn deliver(&self, range: Option<Range>) -> Result<bool> {
+        let Some(Range { slice, from, end }) = range else { return Ok(true) };
+        let Slice { log, mut permit } = slice;
+        let decoded = self.runtime.encoders.run(move || log.decode(from, end)).await??;
+        if decoded.next_offset != end {
+            return Err(Error::data(format!(
+                "{}: records `{from}` to `{end}` were sent, but their batches end at `{}`",
+                self.split.bucket, decoded.next_offset
+            )));
+        }
+        let bytes = decoded.batches.iter().map(|batch| batch.rows.get_array_memory_size()).sum();
+        permit.shrink(bytes);
+        if let Some(missing) = bytes.checked_sub(permit.bytes()).filter(|missing| *missing > 0) {
+            // The rows are in memory already. Waiting here, with a permit in hand, could wait for itself.
+            if let Some(more) = self.runtime.budget.try_acquire(missing) {
+                permit.merge(more);
+            }
+        }
+        Ok(self.chunks.send(Ok(Chunk { batches: decoded.batches, end_offset: end, permit })).await.is_ok())
+    }
+}

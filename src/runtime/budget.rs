@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Bytes are counted in units of this size, so that the semaphore's 32-bit permits reach beyond 4 GiB.
 const UNIT: usize = 1024;
@@ -12,6 +12,7 @@ const UNIT: usize = 1024;
 pub struct Budget {
     semaphore: Arc<Semaphore>,
     units: u32,
+    waiting: watch::Sender<usize>,
 }
 
 /// Bytes taken from a [`Budget`], given back when dropped.
@@ -32,6 +33,18 @@ impl Permit {
         self.inner.merge(other.inner);
     }
 
+    /// Moves `bytes` of it (at most all) into a permit of its own.
+    #[must_use]
+    pub fn split(&mut self, bytes: usize) -> Self {
+        let units = bytes.div_ceil(UNIT).min(self.inner.num_permits());
+        // Never more than there is, so never `None`; an empty permit is harmless.
+        loop {
+            if let Some(inner) = self.inner.split(units) {
+                return Self { inner };
+            }
+        }
+    }
+
     /// Gives back all above `bytes`.
     pub fn shrink(&mut self, bytes: usize) {
         let keep = bytes.div_ceil(UNIT);
@@ -46,7 +59,7 @@ impl Budget {
     pub fn new(bytes: usize) -> Self {
         let units =
             u32::try_from((bytes / UNIT).max(1)).unwrap_or(u32::MAX).min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
-        Self { semaphore: Arc::new(Semaphore::new(units as usize)), units }
+        Self { semaphore: Arc::new(Semaphore::new(units as usize)), units, waiting: watch::Sender::new(0) }
     }
 
     /// Total bytes.
@@ -67,6 +80,10 @@ impl Budget {
 
     /// Takes `bytes`, waiting for others to give back; more than the whole budget takes all of it (let in alone).
     pub async fn acquire(&self, bytes: usize) -> Permit {
+        if let Some(permit) = self.try_acquire(bytes) {
+            return permit;
+        }
+        let _waiting = Waiting::new(&self.waiting);
         // The semaphore is never closed, so waiting can't fail.
         loop {
             if let Ok(inner) = Arc::clone(&self.semaphore).acquire_many_owned(self.units_of(bytes)).await {
@@ -75,10 +92,33 @@ impl Budget {
         }
     }
 
+    /// Returns when somebody waits for bytes: whoever buffers should then give some back.
+    pub async fn pressed(&self) {
+        let mut waiting = self.waiting.subscribe();
+        // The sender lives in `self`, so waiting can't fail.
+        drop(waiting.wait_for(|count| *count > 0).await);
+    }
+
     /// Takes `bytes` if they are free now.
     #[must_use]
     pub fn try_acquire(&self, bytes: usize) -> Option<Permit> {
         Arc::clone(&self.semaphore).try_acquire_many_owned(self.units_of(bytes)).ok().map(|inner| Permit { inner })
+    }
+}
+
+/// Counts one waiter as long as it lives, also when its future is dropped.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -96,5 +136,19 @@ mod tests {
         let mut some = budget.acquire(10 * 1024).await;
         some.shrink(1024);
         assert_eq!(budget.used(), 1024);
+    }
+
+    #[tokio::test]
+    async fn pressure_shows_while_somebody_waits_and_parts_of_a_permit_can_be_given_back() {
+        let budget = Budget::new(8 * 1024);
+        let mut all = budget.acquire(8 * 1024).await;
+        let waiter = tokio::spawn({
+            let budget = budget.clone();
+            async move { budget.acquire(2 * 1024).await.bytes() }
+        });
+        budget.pressed().await;
+        drop(all.split(2 * 1024));
+        assert_eq!(waiter.await.unwrap(), 2 * 1024);
+        assert_eq!(all.bytes(), 6 * 1024);
     }
 }

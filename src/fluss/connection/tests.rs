@@ -1,0 +1,228 @@
+use std::future::Future;
+
+use bytes::BytesMut;
+use prost::Message;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio_util::codec::Framed;
+
+use super::*;
+use crate::fluss::frame::FrameError;
+use crate::fluss::proto::*;
+
+/// The server's side of a connection.
+struct ServerCodec;
+
+impl tokio_util::codec::Decoder for ServerCodec {
+    type Item = RequestFrame;
+    type Error = FrameError;
+    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<RequestFrame>, FrameError> {
+        RequestCodec::default().decode(source)
+    }
+}
+
+impl tokio_util::codec::Encoder<ResponseFrame> for ServerCodec {
+    type Error = FrameError;
+    fn encode(&mut self, frame: ResponseFrame, target: &mut BytesMut) -> Result<(), FrameError> {
+        ResponseCodec::default().encode(frame, target)
+    }
+}
+
+type Server = Framed<TcpStream, ServerCodec>;
+
+fn offers(keys: &[(ApiKey, i32)], server_type: Option<i32>) -> ApiVersionsResponse {
+    let api_versions =
+        keys.iter().map(|(key, max)| PbApiVersion { api_key: key.number().into(), min_version: 0, max_version: *max }).collect();
+    ApiVersionsResponse { api_versions, server_type }
+}
+
+/// A connection to a server that shakes hands, then does as `script` says.
+async fn against<F, S>(options: ConnectionOptions, script: S) -> Connection
+where
+    F: Future<Output = ()> + Send + 'static,
+    S: FnOnce(Server) -> F + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let mut server = Framed::new(listener.accept().await.unwrap().0, ServerCodec);
+        let hello = server.next().await.unwrap().unwrap();
+        assert_eq!((hello.key, hello.version), (1000, 0));
+        let known = [(ApiKey::TableExists, 0), (ApiKey::ListTables, 0), (ApiKey::AlterTable, 7), (ApiKey::ProduceLog, 0)];
+        server.send(ResponseFrame::success(hello.id, &offers(&known, Some(2)))).await.unwrap();
+        script(server).await;
+    });
+    Connection::connect(&address, options, &Runtime::simulated(1, 0, 1 << 20)).await.unwrap()
+}
+
+fn exists(name: &str) -> TableExistsRequest {
+    TableExistsRequest { table_path: PbTablePath { database_name: "db".into(), table_name: name.into() } }
+}
+
+async fn next_request(server: &mut Server) -> (i32, String) {
+    let frame = server.next().await.unwrap().unwrap();
+    (frame.id, TableExistsRequest::decode(frame.body).unwrap().table_path.table_name)
+}
+
+#[tokio::test]
+async fn answers_out_of_order_reach_who_asked() {
+    let connection = against(ConnectionOptions::default(), |mut server| async move {
+        let (first, a) = next_request(&mut server).await;
+        let (second, b) = next_request(&mut server).await;
+        assert_eq!((a.as_str(), b.as_str()), ("a", "b"));
+        server.send(ResponseFrame::success(second, &TableExistsResponse { exists: true })).await.unwrap();
+        server.send(ResponseFrame::success(first, &TableExistsResponse { exists: false })).await.unwrap();
+        server.next().await;
+    })
+    .await;
+    let (a, b) = (exists("a"), exists("b"));
+    let (a, b) = tokio::join!(connection.call(&a), connection.call(&b));
+    assert!(!a.unwrap().exists);
+    assert!(b.unwrap().exists);
+    assert_eq!(connection.server_type(), Some(ServerType::Tablet));
+    assert_eq!(connection.waiting(), 0);
+}
+
+#[tokio::test]
+async fn the_highest_common_version_is_used_and_none_is_an_error_before_sending() {
+    let connection = against(ConnectionOptions::default(), |mut server| async move {
+        let frame = server.next().await.unwrap().unwrap();
+        assert_eq!((frame.key, frame.version), (ApiKey::AlterTable.number(), 1));
+        server.send(ResponseFrame::success(frame.id, &AlterTableResponse {})).await.unwrap();
+        server.next().await;
+    })
+    .await;
+    assert_eq!(connection.version(ApiKey::AlterTable).unwrap(), 1);
+    assert_eq!(connection.version(ApiKey::ProduceLog).unwrap(), 0);
+    let error = connection.call(&LakeTieringHeartbeatRequest::default()).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Unsupported, Some(2)));
+    assert!(error.to_string().contains("LakeTieringHeartbeat"), "{error}");
+    connection.call(&AlterTableRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_error_frame_fails_its_request_alone() {
+    let connection = against(ConnectionOptions::default(), |mut server| async move {
+        let (id, _) = next_request(&mut server).await;
+        server.send(ResponseFrame::error(id, &Code::UNSUPPORTED_VERSION.error("unknown key"))).await.unwrap();
+        let (id, _) = next_request(&mut server).await;
+        server.send(ResponseFrame::success(id, &TableExistsResponse { exists: true })).await.unwrap();
+        server.next().await;
+    })
+    .await;
+    let error = connection.call(&exists("a")).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Unsupported, Some(2)));
+    assert!(connection.call(&exists("b")).await.unwrap().exists);
+}
+
+#[tokio::test]
+async fn a_request_without_answer_times_out_and_the_silent_connection_is_given_up() {
+    let options = ConnectionOptions { request_timeout: Duration::from_millis(50), ..Default::default() };
+    let connection = against(options, |mut server| async move { while server.next().await.is_some() {} }).await;
+    let error = connection.call(&exists("a")).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Some(1)));
+    assert!(error.chain().contains("no answer within"), "{}", error.chain());
+    assert!(connection.is_dead());
+    assert_eq!(connection.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_late_answer_goes_to_nobody_and_the_connection_lives_on() {
+    let options = ConnectionOptions { request_timeout: Duration::from_millis(200), ..Default::default() };
+    let (told, hear) = oneshot::channel::<()>();
+    let connection = against(options, |mut server| async move {
+        let (lost, _) = next_request(&mut server).await;
+        let (id, _) = next_request(&mut server).await;
+        server.send(ResponseFrame::success(id, &TableExistsResponse { exists: true })).await.unwrap();
+        hear.await.unwrap();
+        server.send(ResponseFrame::success(lost, &TableExistsResponse { exists: true })).await.unwrap();
+        let (id, _) = next_request(&mut server).await;
+        server.send(ResponseFrame::success(id, &TableExistsResponse { exists: false })).await.unwrap();
+        server.next().await;
+    })
+    .await;
+    let (a, b) = (exists("a"), exists("b"));
+    let (lost, answered) = tokio::join!(connection.call(&a), connection.call(&b));
+    assert_eq!(lost.unwrap_err().kind(), Kind::Unavailable);
+    assert!(answered.unwrap().exists);
+    assert!(!connection.is_dead());
+    told.send(()).unwrap();
+    assert!(!connection.call(&exists("c")).await.unwrap().exists);
+}
+
+#[tokio::test]
+async fn a_dropped_caller_leaves_nothing_behind() {
+    let connection =
+        against(ConnectionOptions::default(), |mut server| async move { while server.next().await.is_some() {} }).await;
+    let request = exists("a");
+    {
+        let call = connection.call(&request);
+        tokio::pin!(call);
+        assert!(futures::poll!(&mut call).is_pending());
+        assert_eq!(connection.waiting(), 1);
+    }
+    assert_eq!(connection.waiting(), 0);
+    assert!(!connection.is_dead());
+}
+
+/// Two requests in flight while the server sends `bytes` and hangs up: both fail with this error, and so does the next.
+async fn fails_all(bytes: &'static [u8], kind: Kind, words: &str) {
+    let connection = against(ConnectionOptions::default(), move |mut server| async move {
+        server.next().await.unwrap().unwrap();
+        server.next().await.unwrap().unwrap();
+        server.get_mut().write_all(bytes).await.unwrap();
+    })
+    .await;
+    let (a, b) = (exists("a"), exists("b"));
+    let (a, b) = tokio::join!(connection.call(&a), connection.call(&b));
+    for error in [a.unwrap_err(), b.unwrap_err(), connection.call(&exists("c")).await.unwrap_err()] {
+        assert_eq!(error.kind(), kind, "{}", error.chain());
+        assert!(error.chain().contains(words), "{}", error.chain());
+    }
+    assert!(connection.is_dead());
+    assert_eq!(connection.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_dropped_connection_fails_all_in_flight() {
+    fails_all(b"", Kind::Unavailable, "closed the connection").await;
+    fails_all(b"\0\0\0\x64\0\0", Kind::Unavailable, "connection failed").await;
+}
+
+#[tokio::test]
+async fn a_failure_frame_fails_all_in_flight() {
+    fails_all(b"\0\0\0\x12\x02\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x04boom", Kind::Unavailable, "boom").await;
+}
+
+#[tokio::test]
+async fn garbage_and_too_large_lengths_fail_all_in_flight() {
+    fails_all(b"HTTP/1.1 400 Bad Request\r\n\r\n", Kind::Data, "frame of").await;
+    fails_all(b"\0\0\0\x09\x07\0\0\0\0\0\0\0\0", Kind::Data, "unknown type").await;
+    fails_all(b"\x7f\xff\xff\xff\0\0\0\0\0", Kind::Data, "frame of `2147483647` bytes").await;
+}
+
+#[tokio::test]
+async fn a_server_that_can_not_be_reached_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let runtime = Runtime::simulated(1, 0, 1 << 20);
+    let error = Connection::connect(&address, ConnectionOptions::default(), &runtime).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Some(1)));
+    assert!(error.to_string().contains(&address));
+}
+
+#[tokio::test]
+async fn ids_go_round_and_pass_over_those_in_use() {
+    let connection =
+        against(ConnectionOptions::default(), |mut server| async move { while server.next().await.is_some() {} }).await;
+    connection.shared.state().next_id = i32::MAX;
+    let (sender, _keep) = oneshot::channel();
+    let last = connection.enter(sender).unwrap();
+    let (sender, _keep) = oneshot::channel();
+    let first = connection.enter(sender).unwrap();
+    connection.shared.state().next_id = i32::MAX;
+    let (sender, _keep) = oneshot::channel();
+    let passed = connection.enter(sender).unwrap();
+    assert_eq!((last.id, first.id, passed.id), (i32::MAX, 0, 1));
+}

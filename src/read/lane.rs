@@ -1,0 +1,134 @@
+//! Buckets that one server leads, fetched together: as many in a request as the budget has permits for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::{EXPANSION, Options};
+use crate::error::{Error, Result};
+use crate::model::TableInfo;
+use crate::runtime::{Permit, Runtime};
+use crate::source::{FetchBucket, FetchRequest, LogSlice, TableScan};
+
+/// What a bucket got, and the memory that it and its rows may take.
+pub(super) struct Slice {
+    pub(super) log: LogSlice,
+    pub(super) permit: Permit,
+}
+
+struct Want {
+    bucket: FetchBucket,
+    reply: oneshot::Sender<Result<Slice>>,
+}
+
+/// The way to one server. Clones share it; it ends with the last clone.
+#[derive(Debug, Clone)]
+pub(super) struct Lane {
+    wants: mpsc::UnboundedSender<Want>,
+}
+
+impl Lane {
+    pub(super) fn start(scan: Arc<dyn TableScan>, table: Arc<TableInfo>, options: Options, runtime: Runtime) -> Self {
+        // Each bucket has one want at most, so the queue is as long as the round has open splits.
+        let (wants, queue) = mpsc::unbounded_channel();
+        tokio::spawn(serve(scan, table, options, runtime, queue));
+        Self { wants }
+    }
+
+    /// Fetches once from one bucket, in a request with whatever else is wanted now.
+    pub(super) async fn fetch(&self, bucket: FetchBucket) -> Result<Slice> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || Error::internal("the lane of a bucket has ended");
+        self.wants.send(Want { bucket, reply }).map_err(|_want| gone())?;
+        answer.await.map_err(|source| gone().with_source(source))?
+    }
+}
+
+async fn serve(
+    scan: Arc<dyn TableScan>,
+    table: Arc<TableInfo>,
+    options: Options,
+    runtime: Runtime,
+    mut queue: mpsc::UnboundedReceiver<Want>,
+) {
+    let slots = Arc::new(Semaphore::new(options.requests_max.max(1)));
+    let mut requests = JoinSet::new();
+    let mut waiting: Option<Want> = None;
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let first = match waiting.take() {
+            Some(want) => want,
+            None => match queue.recv().await {
+                Some(want) => want,
+                None => return,
+            },
+        };
+        if first.reply.is_closed() {
+            continue;
+        }
+        let permit = runtime.budget.acquire(memory(&first.bucket)).await;
+        let mut bytes = i64::from(first.bucket.bytes_max);
+        let mut batch = vec![(first, permit)];
+        while let Ok(want) = queue.try_recv() {
+            bytes += i64::from(want.bucket.bytes_max);
+            let fits = i32::try_from(bytes).is_ok();
+            match fits.then(|| runtime.budget.try_acquire(memory(&want.bucket))).flatten() {
+                _ if want.reply.is_closed() => {}
+                Some(permit) => batch.push((want, permit)),
+                None => {
+                    waiting = Some(want);
+                    break;
+                }
+            }
+        }
+        while requests.try_join_next().is_some() {}
+        let (scan, table) = (Arc::clone(&scan), Arc::clone(&table));
+        requests.spawn(async move {
+            request(scan.as_ref(), table, options, batch).await;
+            drop(slot);
+        });
+    }
+}
+
+fn memory(bucket: &FetchBucket) -> usize {
+    usize::try_from(bucket.bytes_max).unwrap_or(0).saturating_mul(EXPANSION)
+}
+
+async fn request(scan: &dyn TableScan, table: Arc<TableInfo>, options: Options, batch: Vec<(Want, Permit)>) {
+    let buckets = batch.iter().map(|(want, _)| want.bucket).collect();
+    let wait_ms = i32::try_from(options.wait.as_millis()).unwrap_or(i32::MAX);
+    match scan.fetch(FetchRequest { table, buckets, wait_ms }).await {
+        Ok(answers) => {
+            let mut answers: BTreeMap<_, _> = answers.into_iter().map(|answer| (answer.bucket, answer.log)).collect();
+            for (want, mut permit) in batch {
+                let bucket = want.bucket.bucket;
+                let slice =
+                    answers.remove(&bucket).ok_or_else(|| Error::unavailable(format!("no answer for {bucket}"))).map(|log| {
+                        permit.shrink(log.len().saturating_mul(EXPANSION));
+                        Slice { log, permit }
+                    });
+                // Whoever asked may have given up.
+                drop(want.reply.send(slice));
+            }
+        }
+        Err(error) => {
+            for (want, _) in batch {
+                drop(want.reply.send(Err(echo(&error))));
+            }
+        }
+    }
+}
+
+/// The same error for everyone who waited for it.
+fn echo(error: &Error) -> Error {
+    let mut copy = Error::new(error.kind(), error.chain());
+    if let Some(code) = error.code() {
+        copy = copy.with_code(code);
+    }
+    if let Some(hint) = error.hint() {
+        copy = copy.with_hint(hint);
+    }
+    copy
+}
