@@ -1,0 +1,215 @@
+//! The Arrow message of a batch: metadata checked once, then its nodes and buffers by bounds-checked steps.
+//!
+//! arrow-ipc's own reader trusts buffer offsets (it panics on wrong ones) and makes a ZSTD context per batch; both are done here.
+
+use std::cell::RefCell;
+use std::io::Read;
+
+use arrow_array::{ArrayRef, make_array};
+use arrow_buffer::Buffer;
+use arrow_data::ArrayData;
+use arrow_ipc::{CompressionType, MessageHeader};
+use arrow_schema::{DataType, Field};
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+
+/// Largest size of one batch after decompression. Writers bound batches by compressed size, so this is far above the wire's bound.
+const DECODED_BYTES_MAX: usize = 1 << 30;
+/// `0xFFFFFFFF` and the metadata's size.
+const PREFIX_BYTES: usize = 8;
+/// In front of each compressed buffer: its size when decompressed; −1 = stored raw.
+const LENGTH_PREFIX_BYTES: usize = 8;
+
+/// How the body's buffers are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Codec {
+    None,
+    Lz4,
+    Zstd,
+}
+
+/// A parsed message: row count, field nodes as (length, NULL count), buffers as (offset, length) inside `body`, all in bounds.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) rows: usize,
+    pub(super) codec: Codec,
+    pub(super) nodes: Vec<(usize, usize)>,
+    pub(super) buffers: Vec<(usize, usize)>,
+    pub(super) body: Bytes,
+}
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::data(format!("the Arrow message {}", what.into()))
+}
+
+fn size(value: i64, what: &str) -> Result<usize> {
+    usize::try_from(value).map_err(|source| wrong(format!("says {what} `{value}`")).with_source(source))
+}
+
+impl Message {
+    /// Parses an encapsulated RecordBatch message.
+    pub(super) fn parse(bytes: &Bytes) -> Result<Self> {
+        let prefix = bytes.first_chunk::<PREFIX_BYTES>().ok_or_else(|| wrong("is cut off"))?;
+        let ([255, 255, 255, 255], length) = prefix.split_at(4) else { return Err(wrong("has no continuation marker")) };
+        let length = i32::from_le_bytes(length.try_into().unwrap_or_default());
+        let end = size(i64::from(length), "metadata length")? + PREFIX_BYTES;
+        let metadata = bytes.get(PREFIX_BYTES..end).ok_or_else(|| wrong(format!("says metadata length `{length}`")))?;
+        let message = arrow_ipc::root_as_message(metadata)
+            .map_err(|source| wrong("has broken metadata").with_source(Error::data(source.to_string())))?;
+        if message.header_type() != MessageHeader::RecordBatch {
+            return Err(wrong("is no record batch"));
+        }
+        let batch = message.header_as_record_batch().ok_or_else(|| wrong("has no header"))?;
+        let codec = match batch.compression().map(|compression| compression.codec()) {
+            None => Codec::None,
+            Some(CompressionType::LZ4_FRAME) => Codec::Lz4,
+            Some(CompressionType::ZSTD) => Codec::Zstd,
+            Some(other) => return Err(Error::unsupported(format!("Arrow body compression {other:?}"))),
+        };
+        let body_bytes = size(message.bodyLength(), "body length")?;
+        let rest = bytes.len() - end;
+        if body_bytes > rest {
+            return Err(wrong(format!("says body length `{body_bytes}`, `{rest}` are there")));
+        }
+        let body = bytes.slice(end..end + body_bytes);
+        let nodes = batch.nodes().into_iter().flatten();
+        let nodes = nodes
+            .map(|node| Ok((size(node.length(), "node length")?, size(node.null_count(), "null count")?)))
+            .collect::<Result<_>>()?;
+        let buffers = batch.buffers().into_iter().flatten();
+        let buffers = buffers
+            .map(|buffer| {
+                let (offset, length) = (size(buffer.offset(), "buffer offset")?, size(buffer.length(), "buffer length")?);
+                if offset.checked_add(length).is_none_or(|end| end > body_bytes) {
+                    return Err(wrong(format!("places a buffer at `{offset}`+`{length}` in a body of `{body_bytes}`")));
+                }
+                Ok((offset, length))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { rows: size(batch.length(), "row count")?, codec, nodes, buffers, body })
+    }
+
+    /// Bytes of a buffer as they are in the message.
+    pub(super) fn raw(&self, (offset, length): (usize, usize)) -> Bytes {
+        self.body.slice(offset..offset + length)
+    }
+
+    /// Bytes that all buffers take when decompressed.
+    pub(super) fn decoded_bytes(&self) -> Result<usize> {
+        let mut total = 0_usize;
+        for buffer in &self.buffers {
+            let length = match (self.codec, buffer.1) {
+                (Codec::None, length) | (_, length @ 0) => length,
+                _ => decompressed_length(&self.raw(*buffer))?.unwrap_or(buffer.1),
+            };
+            total = total.saturating_add(length);
+        }
+        if total > DECODED_BYTES_MAX {
+            return Err(wrong(format!("wants `{total}` bytes when decompressed; at most `{DECODED_BYTES_MAX}` are allowed")));
+        }
+        Ok(total)
+    }
+}
+
+/// What the prefix of a compressed buffer says; `None` = stored raw.
+fn decompressed_length(raw: &[u8]) -> Result<Option<usize>> {
+    let prefix = raw.first_chunk::<LENGTH_PREFIX_BYTES>().ok_or_else(|| wrong("has a compressed buffer without a length"))?;
+    match i64::from_le_bytes(*prefix) {
+        -1 => Ok(None),
+        length => size(length, "decompressed length").map(Some),
+    }
+}
+
+thread_local! {
+    /// A ZSTD context costs far more than a small buffer; one per decoding thread.
+    static ZSTD: RefCell<zstd::bulk::Decompressor<'static>> = RefCell::new(zstd::bulk::Decompressor::default());
+}
+
+fn decompress(codec: Codec, raw: &Bytes) -> Result<Buffer> {
+    let Some(length) = decompressed_length(raw)? else { return Ok(raw.slice(LENGTH_PREFIX_BYTES..).into()) };
+    let source = raw.get(LENGTH_PREFIX_BYTES..).unwrap_or_default();
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|source| wrong(format!("wants a buffer of `{length}` bytes")).with_source(source))?;
+    let cant = |source: std::io::Error| wrong("has a buffer that can't be decompressed").with_source(source);
+    match codec {
+        Codec::None => return Ok(raw.clone().into()),
+        Codec::Zstd if length > 0 => {
+            ZSTD.with_borrow_mut(|context| context.decompress_to_buffer(source, &mut bytes)).map_err(cant)?;
+        }
+        Codec::Lz4 if length > 0 => {
+            let limit = u64::try_from(length).unwrap_or(u64::MAX).saturating_add(1);
+            lz4_flex::frame::FrameDecoder::new(source).take(limit).read_to_end(&mut bytes).map_err(cant)?;
+        }
+        Codec::Zstd | Codec::Lz4 => {}
+    }
+    if bytes.len() != length {
+        return Err(wrong(format!("has a buffer of `{}` bytes that says `{length}`", bytes.len())));
+    }
+    Ok(Buffer::from_vec(bytes))
+}
+
+/// Takes the arrays out of a message, column by column.
+pub(super) struct Arrays<'a> {
+    message: &'a Message,
+    node: usize,
+    buffer: usize,
+}
+
+impl<'a> Arrays<'a> {
+    /// Nothing is decompressed before the total has been checked.
+    pub(super) fn of(message: &'a Message) -> Result<Self> {
+        message.decoded_bytes()?;
+        Ok(Self { message, node: 0, buffer: 0 })
+    }
+
+    fn next_node(&mut self) -> Result<(usize, usize)> {
+        let node = self.message.nodes.get(self.node).copied().ok_or_else(|| wrong("has too few nodes"))?;
+        self.node += 1;
+        Ok(node)
+    }
+
+    fn next_buffer(&mut self) -> Result<Buffer> {
+        let buffer = self.message.buffers.get(self.buffer).copied().ok_or_else(|| wrong("has too few buffers"))?;
+        self.buffer += 1;
+        let raw = self.message.raw(buffer);
+        match self.message.codec {
+            Codec::None => Ok(raw.into()),
+            _ if raw.is_empty() => Ok(raw.into()),
+            codec => decompress(codec, &raw),
+        }
+    }
+
+    /// The next column, of `rows` rows.
+    pub(super) fn column(&mut self, field: &Field, rows: usize) -> Result<ArrayRef> {
+        let data = self.data(field.data_type(), Some(rows)).map_err(|error| error.context(format!("column `{}`", field.name())))?;
+        Ok(make_array(data))
+    }
+
+    fn data(&mut self, data_type: &DataType, rows: Option<usize>) -> Result<ArrayData> {
+        let (length, null_count) = self.next_node()?;
+        if rows.is_some_and(|rows| rows != length) || null_count > length {
+            return Err(wrong(format!("has a node of `{length}` rows and `{null_count}` nulls where `{rows:?}` rows are wanted")));
+        }
+        let validity = self.next_buffer()?;
+        let mut builder = ArrayData::builder(data_type.clone())
+            .len(length)
+            .null_bit_buffer((null_count > 0).then_some(validity))
+            // A copy where a buffer happens to start at an odd address: batches lie anywhere in a response.
+            .align_buffers(true);
+        match data_type {
+            DataType::Utf8 | DataType::Binary => builder = builder.add_buffer(self.next_buffer()?).add_buffer(self.next_buffer()?),
+            DataType::List(child) | DataType::Map(child, _) => {
+                builder = builder.add_buffer(self.next_buffer()?).add_child_data(self.data(child.data_type(), None)?);
+            }
+            DataType::Struct(children) => {
+                for child in children {
+                    builder = builder.add_child_data(self.data(child.data_type(), Some(length))?);
+                }
+            }
+            _ => builder = builder.add_buffer(self.next_buffer()?),
+        }
+        // Full validation: offsets in order and in bounds, UTF-8.
+        builder.build().map_err(|source| wrong("holds a broken column").with_source(source))
+    }
+}
