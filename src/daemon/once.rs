@@ -1,0 +1,148 @@
+//! `run --once`: works until the queue gives nothing new, then ends.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Options;
+use super::heart::{Claim, Heart};
+use super::outcome::{self, Ended, Next, Report};
+use crate::error::{Error, Kind, Result};
+use crate::model::{RoundSummary, TableId, TablePath};
+use crate::round::{self, Job, RoundContext};
+use crate::runtime::{Backoff, BackoffOptions};
+use crate::source::Assignments;
+use crate::telemetry;
+
+/// A tiering service.
+#[derive(Clone)]
+pub struct Service {
+    /// The queue.
+    pub queue: Arc<dyn Assignments>,
+    /// What rounds need.
+    pub rounds: RoundContext,
+    /// Times and bounds.
+    pub options: Options,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What `run --once` did.
+#[derive(Debug, Default)]
+pub struct OnceReport {
+    /// Rounds that ended well.
+    pub rounds: u64,
+    /// Tables whose round did not, with the reason.
+    pub faults: Vec<(TablePath, Error)>,
+}
+
+/// Claims and tiers tables until the queue gives none, or only tables that this call has had; tells `on_round` of each
+/// round that ends well. `wait`: how long to wait for a new table (a dead holder's lease to end) before it ends.
+///
+/// A shutdown request ends it after the table in hand has been handed back.
+///
+/// # Errors
+/// `Unavailable` when the coordinator can't be reached for long. Faults of single tables are in the report.
+pub async fn run_once(service: &Service, wait: Duration, on_round: &mut (dyn FnMut(&RoundSummary) + Send)) -> Result<OnceReport> {
+    let runtime = &service.rounds.runtime;
+    let heart = Heart::start(Arc::clone(&service.queue), service.options, runtime.clone());
+    let mut report = OnceReport::default();
+    let mut had: BTreeSet<TableId> = BTreeSet::new();
+    let mut returned: BTreeSet<TableId> = BTreeSet::new();
+    let mut idle_since = runtime.clock.moment();
+    while !runtime.shutdown.is_cancelled() {
+        let claim = heart.claim().await?;
+        let new = match claim {
+            Some(claim) if had.contains(&claim.assignment.held.table) => {
+                telemetry::TableReturned { table: &claim.assignment.path, reason: "this run has had it" }.emit();
+                heart.report(claim.assignment.held, Report::ForceFinished).await?;
+                // The queue is first in, first out: seen twice means that there is nothing else in it.
+                if returned.insert(claim.assignment.held.table) {
+                    continue;
+                }
+                None
+            }
+            other => other,
+        };
+        let Some(claim) = new else {
+            if idle_since.elapsed() >= wait {
+                break;
+            }
+            returned.clear();
+            tokio::select! {
+                () = runtime.clock.sleep(service.options.poll.min(wait)) => {}
+                () = runtime.shutdown.cancelled() => {}
+            }
+            continue;
+        };
+        had.insert(claim.assignment.held.table);
+        match work(service, &heart, &claim).await? {
+            Ok(summary) => {
+                report.rounds += 1;
+                on_round(&summary);
+            }
+            Err(error) => report.faults.push((claim.assignment.path, error)),
+        }
+        returned.clear();
+        idle_since = runtime.clock.moment();
+    }
+    Ok(report)
+}
+
+/// Runs rounds of one table until the rules say that it leaves our hands. The outer error is the service's, the inner one
+/// the table's.
+async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<RoundSummary>> {
+    let runtime = &service.rounds.runtime;
+    let (held, path) = (claim.assignment.held, &claim.assignment.path);
+    telemetry::TableClaimed { table: path, epoch: held.tiering_epoch }.emit();
+    let job = Job { path: path.clone(), table: held.table, epoch: held.tiering_epoch, lease: Some(claim.lease.clone()) };
+    let options = service.options;
+    let pauses = BackoffOptions { first: options.retry_first, max: options.retry_max, attempts_max: usize::MAX };
+    let mut pauses = Backoff::new(pauses, &runtime.rng);
+    let mut failing_since = None;
+    loop {
+        let ended = round::run(&service.rounds, &job).await;
+        match &ended {
+            Ok(summary) => telemetry::RoundFinished(summary).emit(),
+            Err(error) if !claim.lease.lost().is_cancelled() => telemetry::RoundFailed { table: path, error }.emit(),
+            Err(_) => {}
+        }
+        let now = runtime.clock.moment();
+        let stopping = runtime.shutdown.is_cancelled();
+        let next = outcome::next(Ended {
+            fault: ended.as_ref().err().map(Error::kind),
+            lease_lost: claim.lease.lost().is_cancelled() && !stopping,
+            stopping,
+            failing_for: now.saturating_duration_since(*failing_since.get_or_insert(now)),
+            internal_in_row: 1,
+        });
+        match next {
+            Next::Retry => {
+                let pause = pauses.next_pause().unwrap_or(options.retry_max);
+                tokio::select! {
+                    () = runtime.clock.sleep(pause) => {}
+                    () = claim.lease.lost().cancelled() => {}
+                }
+                continue;
+            }
+            Next::Hold => {
+                if let Err(error) = &ended {
+                    telemetry::TableHeld { table: path, error }.emit();
+                }
+                heart.report(held, Report::Finished).await?;
+            }
+            Next::Report(report) => {
+                if ended.as_ref().is_err_and(|error| error.kind() == Kind::Stale) && !stopping {
+                    runtime.clock.sleep(options.stale_pause).await;
+                }
+                heart.report(held, report).await?;
+            }
+            Next::LetGo => {}
+        }
+        return Ok(ended);
+    }
+}
