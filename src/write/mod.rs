@@ -3,18 +3,30 @@
 //! Owns the Parquet shape of a lake table (P7), late encoding, rolling, and typed statistics. Does not own how rows get
 //! their lake columns (`mapping`), nor how files become visible (`commit`). Caller: `round`.
 
+mod bounds;
 mod bucket;
+mod encode;
+mod encoding;
+mod schema;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures::StreamExt;
+
+use self::encode::Shape;
+use self::encoding::Codec;
 use crate::error::{Error, Result};
-use crate::model::{RoundId, TypeKind};
-use crate::paimon::{ManifestEntry, TableSchema};
+use crate::model::RoundId;
+use crate::paimon::options::TableOptions;
+use crate::paimon::{ManifestEntry, TableSchema, path};
 use crate::runtime::Runtime;
 use crate::storage::Store;
 
 pub use bucket::{BucketTarget, BucketWriter};
+
+/// Deletes in flight at once.
+const DELETES_AT_ONCE: usize = 16;
 
 /// Bounds of the write stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,11 +47,11 @@ impl Default for WriteOptions {
 
 /// What all bucket writers of one round share.
 #[derive(Debug)]
-#[expect(dead_code, reason = "signatures first")]
 pub struct WriteContext {
     store: Store,
     root: String,
-    schema: Arc<TableSchema>,
+    shape: Arc<Shape>,
+    table: TableOptions,
     round: RoundId,
     runtime: Runtime,
     options: WriteOptions,
@@ -50,7 +62,7 @@ impl WriteContext {
     /// Prepares writing into the append table at `root` (its folder inside `store`, e.g. `demo.db/orders`).
     ///
     /// # Errors
-    /// `Unsupported` names what this build can't write: primary keys, nested types, an option.
+    /// `Unsupported` names what this build can't write: primary keys, nested types, an option; `Invalid` an option's value.
     pub fn new(
         store: Store,
         root: impl Into<String>,
@@ -62,10 +74,12 @@ impl WriteContext {
         if !schema.primary_keys.is_empty() {
             return Err(Error::unsupported("writing primary-key tables"));
         }
-        if let Some(field) = schema.fields.iter().find(|field| TypeKind::is_nested(&field.data_type.kind)) {
-            return Err(Error::unsupported(format!("writing column `{}` of a nested type", field.name)));
-        }
-        Ok(Arc::new(Self { store, root: root.into(), schema, round, runtime, options, files: AtomicU64::new(0) }))
+        let table = TableOptions::parse(&schema)?;
+        let codec =
+            Codec::new(table.compression, schema.option("file.compression").is_none() && table.data_file_extension == "parquet")?;
+        let modes = table.stats_modes(&schema.fields);
+        let shape = Arc::new(Shape::new(schema, codec, modes)?);
+        Ok(Arc::new(Self { store, root: root.into(), shape, table, round, runtime, options, files: AtomicU64::new(0) }))
     }
 
     /// Deletes files of this round that no snapshot can name (commit.md). Files that are gone already are fine.
@@ -73,12 +87,28 @@ impl WriteContext {
     /// # Errors
     /// `Unavailable` when some could not be deleted; the others are.
     pub async fn discard(&self, files: &[ManifestEntry]) -> Result<()> {
-        let _ = files;
-        Err(Error::unsupported("discarding files"))
+        let paths = files
+            .iter()
+            .map(|entry| Ok(format!("{}/{}", self.root, path::data_file(&self.shape.schema, entry)?)))
+            .collect::<Result<Vec<_>>>()?;
+        self.delete(paths).await
+    }
+
+    async fn delete(&self, paths: Vec<String>) -> Result<()> {
+        let deleted: Vec<Result<()>> = futures::stream::iter(paths)
+            .map(|path| async move { self.store.delete(&path).await })
+            .buffer_unordered(DELETES_AT_ONCE)
+            .collect()
+            .await;
+        deleted.into_iter().collect()
     }
 
     /// A file name that no other writer of any round uses: the round's uuid and a counter (P1.2, commit.md step 2).
     fn next_file_name(&self) -> String {
-        format!("data-{}-{}.parquet", self.round, self.files.fetch_add(1, Ordering::Relaxed))
+        let counter = self.files.fetch_add(1, Ordering::Relaxed);
+        path::data_file_name(&self.table.data_file_prefix, self.round.0, counter, &self.table.data_file_extension)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! Minimum, maximum and NULL count of a column, streaming over Arrow arrays (P4.6).
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    Time32MillisecondType, TimestampMicrosecondType, TimestampMillisecondType,
+};
+use arrow_array::{Array, ArrayRef, StringArray};
+
+use crate::error::{Error, Result};
+use crate::model::{Datum, TypeKind};
+use crate::paimon::stats::{ColumnStats, StatsMode};
+
+use super::schema::is_int96;
+
+/// What has been seen of one column of one file.
+#[derive(Debug, Clone)]
+pub(super) struct Bounds {
+    kind: TypeKind,
+    nulls: i64,
+    seen: Seen,
+}
+
+#[derive(Debug, Clone)]
+enum Seen {
+    /// Bounds are not asked for or not defined (bytes, INT96): only NULLs count.
+    Nothing,
+    /// Every integer type, dates, times, timestamps and booleans (0, 1).
+    Int(Option<(i64, i64)>),
+    Decimal(Option<(i128, i128)>),
+    /// FLOAT too: widening keeps order and value.
+    Float {
+        range: Option<(f64, f64)>,
+        nan: bool,
+    },
+    Text(Option<(String, String)>),
+}
+
+impl Bounds {
+    /// Nothing seen yet of a column of `kind` whose statistics have `mode`.
+    pub(super) fn new(kind: &TypeKind, mode: StatsMode) -> Self {
+        let seen = match kind {
+            _ if matches!(mode, StatsMode::None | StatsMode::Counts) || is_int96(kind) => Seen::Nothing,
+            TypeKind::Boolean
+            | TypeKind::TinyInt
+            | TypeKind::SmallInt
+            | TypeKind::Int
+            | TypeKind::BigInt
+            | TypeKind::Date
+            | TypeKind::Time { .. }
+            | TypeKind::Timestamp { .. }
+            | TypeKind::TimestampLtz { .. } => Seen::Int(None),
+            TypeKind::Decimal { .. } => Seen::Decimal(None),
+            TypeKind::Float | TypeKind::Double => Seen::Float { range: None, nan: false },
+            TypeKind::Char { .. } | TypeKind::VarChar { .. } | TypeKind::String => Seen::Text(None),
+            _ => Seen::Nothing,
+        };
+        Self { kind: kind.clone(), nulls: 0, seen }
+    }
+
+    /// Adds an array of the column's Arrow type.
+    ///
+    /// # Errors
+    /// `Internal` when the array has another type.
+    pub(super) fn add(&mut self, array: &ArrayRef) -> Result<()> {
+        self.nulls += i64::try_from(array.null_count()).unwrap_or(i64::MAX);
+        match &mut self.seen {
+            Seen::Nothing => {}
+            Seen::Int(range) => widen(range, int_range(&self.kind, array)?),
+            Seen::Decimal(range) => widen(range, range_of::<Decimal128Type, _>(array, |value| value)?),
+            Seen::Float { range, nan } => {
+                let found = if self.kind == TypeKind::Float {
+                    float_range::<Float32Type>(array, f64::from, nan)?
+                } else {
+                    float_range::<Float64Type>(array, |value| value, nan)?
+                };
+                widen(range, found);
+            }
+            Seen::Text(range) => {
+                let found = text_range(array.as_string_opt().ok_or_else(|| wrong_type(array))?);
+                match (&mut *range, found) {
+                    (_, None) => {}
+                    (Some((min, max)), Some((low, high))) => {
+                        if low < min.as_str() {
+                            low.clone_into(min);
+                        }
+                        if high > max.as_str() {
+                            high.clone_into(max);
+                        }
+                    }
+                    (None, Some((low, high))) => *range = Some((low.to_owned(), high.to_owned())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Exact bounds; both unknown where there are none, or a NaN is among the values.
+    pub(super) fn stats(&self) -> ColumnStats {
+        let (min, max) = match &self.seen {
+            Seen::Int(Some((min, max))) => (self.int(*min), self.int(*max)),
+            Seen::Decimal(Some((min, max))) => (self.decimal(*min), self.decimal(*max)),
+            Seen::Float { range: Some((min, max)), nan: false } => {
+                // Readers tell −0.0 from 0.0, the comparison above does not: take in both.
+                let min = if *min == 0.0 { -0.0 } else { *min };
+                let max = if *max == 0.0 { 0.0 } else { *max };
+                (self.float(min), self.float(max))
+            }
+            Seen::Text(Some((min, max))) => (Some(Datum::String(min.clone())), Some(Datum::String(max.clone()))),
+            _ => (None, None),
+        };
+        ColumnStats { min, max, null_count: Some(self.nulls) }
+    }
+
+    fn int(&self, value: i64) -> Option<Datum> {
+        let timestamp = |precision: u8| {
+            if precision <= 3 {
+                Datum::Timestamp { millis: value, nanos: 0 }
+            } else {
+                let nanos = i32::try_from(value.rem_euclid(1000) * 1000).unwrap_or(0);
+                Datum::Timestamp { millis: value.div_euclid(1000), nanos }
+            }
+        };
+        Some(match &self.kind {
+            TypeKind::Boolean => Datum::Boolean(value != 0),
+            TypeKind::TinyInt => Datum::TinyInt(i8::try_from(value).ok()?),
+            TypeKind::SmallInt => Datum::SmallInt(i16::try_from(value).ok()?),
+            TypeKind::Int => Datum::Int(i32::try_from(value).ok()?),
+            TypeKind::BigInt => Datum::BigInt(value),
+            TypeKind::Date => Datum::Date(i32::try_from(value).ok()?),
+            TypeKind::Time { .. } => Datum::Time(i32::try_from(value).ok()?),
+            TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } => timestamp(*precision),
+            _ => return None,
+        })
+    }
+
+    fn decimal(&self, unscaled: i128) -> Option<Datum> {
+        let TypeKind::Decimal { precision, scale } = self.kind else { return None };
+        Some(Datum::Decimal { unscaled, precision, scale })
+    }
+
+    fn float(&self, value: f64) -> Option<Datum> {
+        #[expect(clippy::cast_possible_truncation, reason = "a FLOAT column's values were widened from f32")]
+        let narrow = value as f32;
+        Some(if self.kind == TypeKind::Float { Datum::Float(narrow) } else { Datum::Double(value) })
+    }
+}
+
+fn wrong_type(array: &ArrayRef) -> Error {
+    Error::internal(format!("statistics of an array of type `{}`", array.data_type()))
+}
+
+fn widen<T: PartialOrd>(range: &mut Option<(T, T)>, found: Option<(T, T)>) {
+    match (range.as_mut(), found) {
+        (_, None) => {}
+        (None, found) => *range = found,
+        (Some((min, max)), Some((low, high))) => {
+            if low < *min {
+                *min = low;
+            }
+            if high > *max {
+                *max = high;
+            }
+        }
+    }
+}
+
+fn int_range(kind: &TypeKind, array: &ArrayRef) -> Result<Option<(i64, i64)>> {
+    match kind {
+        TypeKind::Boolean => {
+            let array = array.as_boolean_opt().ok_or_else(|| wrong_type(array))?;
+            let (trues, values) = (array.true_count(), array.len() - array.null_count());
+            Ok((values > 0).then(|| (i64::from(trues == values), i64::from(trues > 0))))
+        }
+        TypeKind::TinyInt => range_of::<Int8Type, _>(array, i64::from),
+        TypeKind::SmallInt => range_of::<Int16Type, _>(array, i64::from),
+        TypeKind::Int => range_of::<Int32Type, _>(array, i64::from),
+        TypeKind::BigInt => range_of::<Int64Type, _>(array, |value| value),
+        TypeKind::Date => range_of::<Date32Type, _>(array, i64::from),
+        TypeKind::Time { .. } => range_of::<Time32MillisecondType, _>(array, i64::from),
+        TypeKind::Timestamp { precision: 0..=3 } | TypeKind::TimestampLtz { precision: 0..=3 } => {
+            range_of::<TimestampMillisecondType, _>(array, |value| value)
+        }
+        _ => range_of::<TimestampMicrosecondType, _>(array, |value| value),
+    }
+}
+
+/// Runs of non-NULL values, so that the loops inside have no branch per value.
+fn runs<T: ArrowPrimitiveType>(array: &ArrayRef) -> Result<impl Iterator<Item = &[T::Native]>> {
+    let array = array.as_primitive_opt::<T>().ok_or_else(|| wrong_type(array))?;
+    let values: &[T::Native] = array.values();
+    let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0);
+    let whole = nulls.is_none().then_some(values);
+    let valid = nulls.into_iter().flat_map(|nulls| nulls.valid_slices()).filter_map(move |(from, to)| values.get(from..to));
+    Ok(whole.into_iter().chain(valid).filter(|run| !run.is_empty()))
+}
+
+fn range_of<T, U>(array: &ArrayRef, convert: impl Fn(T::Native) -> U) -> Result<Option<(U, U)>>
+where
+    T: ArrowPrimitiveType,
+    T::Native: Ord,
+{
+    let mut range: Option<(T::Native, T::Native)> = None;
+    for run in runs::<T>(array)? {
+        let (mut min, mut max) = match (range, run.first()) {
+            (Some(range), _) => range,
+            (None, Some(first)) => (*first, *first),
+            (None, None) => continue,
+        };
+        for value in run {
+            min = min.min(*value);
+            max = max.max(*value);
+        }
+        range = Some((min, max));
+    }
+    Ok(range.map(|(min, max)| (convert(min), convert(max))))
+}
+
+fn float_range<T>(array: &ArrayRef, widen: impl Fn(T::Native) -> f64, nan: &mut bool) -> Result<Option<(f64, f64)>>
+where
+    T: ArrowPrimitiveType,
+{
+    let mut range: Option<(f64, f64)> = None;
+    for run in runs::<T>(array)? {
+        let (mut min, mut max) = range.unwrap_or((f64::INFINITY, f64::NEG_INFINITY));
+        let mut unordered = false;
+        for value in run {
+            let value = widen(*value);
+            unordered |= value.is_nan();
+            min = if value < min { value } else { min };
+            max = if value > max { value } else { max };
+        }
+        *nan |= unordered;
+        range = Some((min, max));
+    }
+    Ok(range)
+}
+
+/// The first eight bytes as a number that sorts like them; equal for texts that share them.
+fn prefix(text: &[u8]) -> u64 {
+    text.first_chunk::<8>().map_or_else(
+        || {
+            let mut padded = [0; 8];
+            padded.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
+            u64::from_be_bytes(padded)
+        },
+        |bytes| u64::from_be_bytes(*bytes),
+    )
+}
+
+/// Smallest and largest text by unsigned bytes (= by code points, as Java's BinaryString compares).
+fn text_range(array: &StringArray) -> Option<(&str, &str)> {
+    let mut values = array.iter().flatten();
+    let first = values.next()?;
+    let (mut min, mut max) = (first, first);
+    let (mut min_prefix, mut max_prefix) = (prefix(first.as_bytes()), prefix(first.as_bytes()));
+    for value in values {
+        let key = prefix(value.as_bytes());
+        if key < min_prefix || (key == min_prefix && value < min) {
+            (min, min_prefix) = (value, key);
+        }
+        if key > max_prefix || (key == max_prefix && value > max) {
+            (max, max_prefix) = (value, key);
+        }
+    }
+    Some((min, max))
+}

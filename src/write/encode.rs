@@ -1,0 +1,268 @@
+//! Row groups of one Parquet file: columns are encoded side by side, then joined.
+//!
+//! Everything here is CPU-bound and synchronous; `bucket` sends it to the encoder threads.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::TimestampNanosecondType;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{Field as ArrowField, SchemaRef};
+use bytes::Bytes;
+use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
+use parquet::column::writer::{ColumnCloseResult, ColumnWriter, get_column_writer};
+use parquet::data_type::Int96;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterPropertiesPtr;
+use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
+use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
+
+use super::bounds::Bounds;
+use super::encoding::{self, Codec};
+use super::schema::{is_int96, lake_arrow_schema, parquet_schema};
+use crate::error::{Error, Result};
+use crate::paimon::TableSchema;
+use crate::paimon::stats::StatsMode;
+
+/// What all files of a table have in common.
+#[derive(Debug)]
+pub(super) struct Shape {
+    /// Columns in schema order.
+    pub(super) schema: Arc<TableSchema>,
+    /// How batches have to look.
+    pub(super) arrow: SchemaRef,
+    parquet: Arc<SchemaDescriptor>,
+    codec: Codec,
+    pub(super) modes: Vec<StatsMode>,
+}
+
+impl Shape {
+    /// `modes` has one element per column.
+    ///
+    /// # Errors
+    /// `Unsupported` names a nested column.
+    pub(super) fn new(schema: Arc<TableSchema>, codec: Codec, modes: Vec<StatsMode>) -> Result<Self> {
+        let parquet = parquet_schema(&schema)?;
+        let arrow = lake_arrow_schema(&schema)?;
+        Ok(Self { schema, arrow, parquet, codec, modes })
+    }
+
+    fn bounds(&self) -> Vec<Bounds> {
+        self.schema.fields.iter().zip(&self.modes).map(|(field, mode)| Bounds::new(&field.data_type.kind, *mode)).collect()
+    }
+}
+
+fn fault(source: ParquetError) -> Error {
+    Error::internal("encode parquet").with_source(source)
+}
+
+/// A file that is being encoded into memory.
+pub(super) struct FileEncoder {
+    shape: Arc<Shape>,
+    writer: SerializedFileWriter<Vec<u8>>,
+    bounds: Vec<Bounds>,
+    row_groups: usize,
+}
+
+impl FileEncoder {
+    /// A file that starts with `first`, which decides its encodings; `bytes` of Arrow data make its first row group.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub(super) fn new(shape: Arc<Shape>, first: &[RecordBatch], bytes: usize) -> Result<Self> {
+        let rows = first.iter().map(RecordBatch::num_rows).sum();
+        let properties = Arc::new(encoding::properties(&shape.parquet, shape.codec, first, rows, bytes));
+        let writer = SerializedFileWriter::new(Vec::new(), shape.parquet.root_schema_ptr(), properties).map_err(fault)?;
+        let bounds = shape.bounds();
+        Ok(Self { shape, writer, bounds, row_groups: 0 })
+    }
+
+    /// Cuts the next row group into up to `count` parts of about the same work, each a set of columns.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub(super) fn split(&mut self, batches: &Arc<Vec<RecordBatch>>, count: usize) -> Result<Vec<ColumnSet>> {
+        let sinks = ArrowRowGroupWriterFactory::new(&self.writer, Arc::clone(&self.shape.arrow))
+            .create_column_writers(self.row_groups)
+            .map_err(fault)?;
+        self.row_groups += 1;
+        let count = count.clamp(1, sinks.len().max(1));
+        let mut parts: Vec<(usize, ColumnSet)> =
+            (0..count).map(|_| (0, ColumnSet { batches: Arc::clone(batches), columns: Vec::new() })).collect();
+        let mut columns = Vec::with_capacity(sinks.len());
+        let bounds = std::mem::take(&mut self.bounds);
+        let fields = self.shape.schema.fields.iter().zip(self.shape.arrow.fields()).zip(self.shape.parquet.columns());
+        for (index, ((sink, bounds), ((field, arrow), descriptor))) in sinks.into_iter().zip(bounds).zip(fields).enumerate() {
+            let sink = if is_int96(&field.data_type.kind) {
+                Sink::Int96(Arc::clone(descriptor), Arc::clone(self.writer.properties()))
+            } else {
+                Sink::Arrow(Box::new(sink))
+            };
+            let weight = batches.iter().filter_map(|batch| batch.columns().get(index)).map(work).sum::<usize>();
+            columns.push((weight, Column { index, field: Arc::clone(arrow), sink, bounds }));
+        }
+        columns.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+        for (weight, column) in columns {
+            if let Some((load, set)) = parts.iter_mut().min_by_key(|(load, _)| *load) {
+                *load += weight;
+                set.columns.push(column);
+            }
+        }
+        Ok(parts.into_iter().map(|(_, set)| set).filter(|set| !set.columns.is_empty()).collect())
+    }
+
+    /// Joins the parts of a row group.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub(super) fn append(&mut self, parts: Vec<Vec<EncodedColumn>>) -> Result<()> {
+        let mut columns: Vec<EncodedColumn> = parts.into_iter().flatten().collect();
+        columns.sort_by_key(|column| column.index);
+        let mut row_group = self.writer.next_row_group().map_err(fault)?;
+        for column in columns {
+            self.bounds.push(column.bounds);
+            match column.chunk {
+                Chunk::Arrow(chunk) => chunk.append_to_row_group(&mut row_group).map_err(fault)?,
+                Chunk::Int96(bytes, close) => row_group.append_column(&bytes, *close).map_err(fault)?,
+            }
+        }
+        row_group.close().map_err(fault)?;
+        Ok(())
+    }
+
+    /// Size of the file so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.writer.bytes_written() as u64
+    }
+
+    /// Bytes that [`FileEncoder::take_bytes`] would take.
+    pub(super) fn unsent(&self) -> usize {
+        self.writer.inner().len()
+    }
+
+    /// Takes the bytes encoded since the last call; their order is the file's.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub(super) fn take_bytes(&mut self) -> Result<Bytes> {
+        self.writer.flush().map_err(|source| Error::internal("encode parquet").with_source(source))?;
+        Ok(std::mem::take(self.writer.inner_mut()).into())
+    }
+
+    /// Ends the file: its last bytes, and the bounds of each column.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub(super) fn close(mut self) -> Result<(Bytes, Vec<Bounds>)> {
+        self.writer.finish().map_err(fault)?;
+        let bytes = self.take_bytes()?;
+        Ok((bytes, self.bounds))
+    }
+}
+
+/// Rough cost of a column: what has to be touched, plus something per value.
+fn work(array: &ArrayRef) -> usize {
+    array.to_data().get_slice_memory_size().unwrap_or(0) + 8 * array.len()
+}
+
+/// Some columns of a row group, still to be encoded.
+pub(super) struct ColumnSet {
+    batches: Arc<Vec<RecordBatch>>,
+    columns: Vec<Column>,
+}
+
+struct Column {
+    index: usize,
+    field: Arc<ArrowField>,
+    sink: Sink,
+    bounds: Bounds,
+}
+
+enum Sink {
+    Arrow(Box<ArrowColumnWriter>),
+    /// parquet's Arrow writer has no INT96.
+    Int96(ColumnDescPtr, WriterPropertiesPtr),
+}
+
+/// A column chunk, and what is known of the column's values so far.
+pub(super) struct EncodedColumn {
+    index: usize,
+    chunk: Chunk,
+    bounds: Bounds,
+}
+
+enum Chunk {
+    Arrow(Box<ArrowColumnChunk>),
+    Int96(Bytes, Box<ColumnCloseResult>),
+}
+
+impl ColumnSet {
+    /// Encodes the columns one after the other.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub(super) fn encode(self) -> Result<Vec<EncodedColumn>> {
+        let Self { batches, columns } = self;
+        columns.into_iter().map(|column| column.encode(&batches)).collect()
+    }
+}
+
+impl Column {
+    fn encode(mut self, batches: &[RecordBatch]) -> Result<EncodedColumn> {
+        let arrays: Vec<&ArrayRef> = batches.iter().filter_map(|batch| batch.columns().get(self.index)).collect();
+        for array in &arrays {
+            self.bounds.add(array)?;
+        }
+        let chunk = match self.sink {
+            Sink::Arrow(mut writer) => {
+                for array in arrays {
+                    for leaf in compute_leaves(&self.field, array).map_err(fault)? {
+                        writer.write(&leaf).map_err(fault)?;
+                    }
+                }
+                Chunk::Arrow(Box::new(writer.close().map_err(fault)?))
+            }
+            Sink::Int96(descriptor, properties) => {
+                let (bytes, close) = encode_int96(descriptor, properties, &arrays)?;
+                Chunk::Int96(bytes, Box::new(close))
+            }
+        };
+        Ok(EncodedColumn { index: self.index, chunk, bounds: self.bounds })
+    }
+}
+
+fn encode_int96(
+    descriptor: ColumnDescPtr,
+    properties: WriterPropertiesPtr,
+    arrays: &[&ArrayRef],
+) -> Result<(Bytes, ColumnCloseResult)> {
+    let optional = descriptor.max_def_level() > 0;
+    let mut bytes = TrackedWrite::new(Vec::new());
+    let mut writer = get_column_writer(descriptor, properties, Box::new(SerializedPageWriter::new(&mut bytes)));
+    let ColumnWriter::Int96ColumnWriter(typed) = &mut writer else {
+        return Err(Error::internal("a column writer of another type than INT96"));
+    };
+    for array in arrays {
+        let array = array
+            .as_primitive_opt::<TimestampNanosecondType>()
+            .ok_or_else(|| Error::internal(format!("an INT96 column of type `{}`", array.data_type())))?;
+        let levels: Option<Vec<i16>> = optional.then(|| (0..array.len()).map(|row| i16::from(array.is_valid(row))).collect());
+        let values: Vec<Int96> = array.iter().flatten().map(int96).collect();
+        typed.write_batch(&values, levels.as_deref(), None).map_err(fault)?;
+    }
+    let close = writer.close().map_err(fault)?;
+    Ok((bytes.into_inner().map_err(fault)?.into(), close))
+}
+
+/// Nanoseconds since the epoch → nanoseconds of the day and Julian day, as Impala and parquet-mr have it.
+fn int96(nanos: i64) -> Int96 {
+    const NANOS_PER_DAY: i64 = 86_400_000_000_000;
+    const JULIAN_DAY_OF_EPOCH: i64 = 2_440_588;
+    let of_day = nanos.rem_euclid(NANOS_PER_DAY).cast_unsigned();
+    // ±106,752 days around the epoch: the sum is positive and small.
+    let day = u32::try_from(nanos.div_euclid(NANOS_PER_DAY) + JULIAN_DAY_OF_EPOCH).unwrap_or(0);
+    let mut value = Int96::new();
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+    value.set_data(of_day as u32, (of_day >> 32) as u32, day);
+    value
+}

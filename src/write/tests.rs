@@ -1,0 +1,425 @@
+use std::sync::Arc;
+
+use arrow_array::builder::{Int64Builder, StringBuilder};
+use arrow_array::types::TimestampNanosecondType;
+use arrow_array::{
+    Array, ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, PrimitiveArray, RecordBatch, StringArray,
+    make_array,
+};
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, Encoding};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::printer::print_schema;
+use serde_json::{Value, json};
+
+use super::schema::{lake_arrow_schema, parquet_schema};
+use super::*;
+use crate::error::Kind;
+use crate::model::{BucketId, DataType, Datum, Field, TableBucket, TableId, TypeKind};
+use crate::paimon::BinaryRow;
+use crate::runtime::Encoders;
+use crate::storage::{Fault, Faults};
+
+const GOLDEN: &str = "fixtures/paimon/all_types";
+
+fn field(id: i32, name: &str, data_type: DataType) -> Field {
+    Field { id, name: name.into(), data_type, comment: None }
+}
+
+fn table(fields: Vec<Field>, options: &[(&str, &str)]) -> Arc<TableSchema> {
+    Arc::new(TableSchema {
+        id: 3,
+        highest_field_id: i32::try_from(fields.len()).unwrap(),
+        fields,
+        partition_keys: vec![],
+        primary_keys: vec![],
+        options: options.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+        comment: None,
+        time_ms: 0,
+    })
+}
+
+fn context(store: &Store, schema: &Arc<TableSchema>, options: WriteOptions) -> Arc<WriteContext> {
+    let mut runtime = Runtime::simulated(1, 1_000, 64 << 20);
+    runtime.encoders = Encoders::threads(2).unwrap();
+    WriteContext::new(store.clone(), "demo.db/t", Arc::clone(schema), RoundId(uuid::Uuid::from_u128(7)), runtime, options).unwrap()
+}
+
+fn target() -> BucketTarget {
+    let source = TableBucket { table: TableId(5), partition: None, bucket: BucketId(1) };
+    BucketTarget { source, partition: BinaryRow::empty(), bucket: 1, total_buckets: 4 }
+}
+
+fn read(bytes: Bytes) -> Vec<RecordBatch> {
+    ParquetRecordBatchReaderBuilder::try_new(bytes).unwrap().build().unwrap().map(Result::unwrap).collect()
+}
+
+async fn written(store: &Store, entry: &ManifestEntry) -> Bytes {
+    let bytes = store.get_existing(&format!("demo.db/t/bucket-{}/{}", entry.bucket, entry.file.file_name)).await.unwrap();
+    assert_eq!(bytes.len(), usize::try_from(entry.file.file_size).unwrap());
+    bytes
+}
+
+/// The golden table of every type, without its nested columns: its schema, and its rows in lake Arrow types.
+fn golden() -> (Arc<TableSchema>, Bytes, RecordBatch) {
+    let mut schema = TableSchema::from_json(&std::fs::read_to_string(format!("{GOLDEN}/schema/schema-0")).unwrap()).unwrap();
+    schema.fields.retain(|field| !field.data_type.kind.is_nested());
+    let file = std::fs::read_dir(format!("{GOLDEN}/bucket-0")).unwrap().next().unwrap().unwrap().path();
+    let bytes = Bytes::from(std::fs::read(file).unwrap());
+    let rows = read(bytes.clone()).remove(0);
+    let arrow = lake_arrow_schema(&schema).unwrap();
+    let columns = arrow.fields().iter().map(|field| {
+        let array = rows.column_by_name(field.name()).unwrap();
+        // Same values, the lake's type: the reader gives INT96 no time zone.
+        make_array(array.to_data().into_builder().data_type(field.data_type().clone()).build().unwrap())
+    });
+    let rows = RecordBatch::try_new(Arc::clone(&arrow), columns.collect()).unwrap();
+    (Arc::new(schema), bytes, rows)
+}
+
+fn printed(schema: &parquet::schema::types::Type) -> String {
+    let mut text = Vec::new();
+    print_schema(&mut text, schema);
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn the_parquet_schema_is_java_s_for_every_scalar_type() {
+    let (schema, bytes, _) = golden();
+    let ours = printed(parquet_schema(&schema).unwrap().root_schema());
+    let java = SerializedFileReader::new(bytes).unwrap();
+    let java = printed(java.metadata().file_metadata().schema());
+    let scalar = java.lines().take(1 + schema.fields.len()).collect::<Vec<_>>();
+    assert_eq!(ours.lines().take(1 + schema.fields.len()).collect::<Vec<_>>(), scalar);
+}
+
+fn rendered(value: &Option<Datum>, kind: &TypeKind) -> Value {
+    let Some(value) = value else { return Value::Null };
+    let moment = |millis: i64, nanos: i32, digits: u8| {
+        let time = jiff::Timestamp::from_millisecond(millis).unwrap() + jiff::SignedDuration::from_nanos(i64::from(nanos));
+        let text: String = jiff::tz::TimeZone::UTC.to_datetime(time).strftime("%Y-%m-%dT%H:%M:%S.%9f").to_string();
+        let keep = if digits == 0 { 19 } else { 20 + usize::from(digits) };
+        text.chars().take(keep).collect::<String>()
+    };
+    match (value, kind) {
+        (Datum::Boolean(value), _) => json!(value),
+        (Datum::TinyInt(value), _) => json!(value),
+        (Datum::SmallInt(value), _) => json!(value),
+        (Datum::Int(value), _) => json!(value),
+        (Datum::BigInt(value), _) => json!(value),
+        (Datum::Float(value), _) => json!(value),
+        (Datum::Double(value), _) => json!(value),
+        (Datum::String(value), _) => json!(value),
+        (Datum::Decimal { unscaled, scale, .. }, _) => {
+            let digits = format!("{:0width$}", unscaled.abs(), width = usize::from(*scale) + 1);
+            let (whole, rest) = digits.split_at(digits.len() - usize::from(*scale));
+            json!(format!("{}{whole}.{rest}", if *unscaled < 0 { "-" } else { "" }))
+        }
+        (Datum::Date(days), _) => json!(moment(i64::from(*days) * 86_400_000, 0, 0).split_once('T').unwrap().0),
+        (Datum::Time(millis), _) => json!(moment(i64::from(*millis), 0, 3).split_once('T').unwrap().1),
+        (Datum::Timestamp { millis, nanos }, TypeKind::TimestampLtz { precision }) => {
+            json!(format!("{}Z", moment(*millis, *nanos, *precision)))
+        }
+        (Datum::Timestamp { millis, nanos }, TypeKind::Timestamp { precision }) => json!(moment(*millis, *nanos, *precision)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn java_s_rows_get_java_s_statistics_and_come_back_unchanged() {
+    let (schema, _, rows) = golden();
+    let store = Store::in_memory();
+    let context = context(&store, &schema, WriteOptions::default());
+    let mut writer = BucketWriter::new(Arc::clone(&context), target(), 10).unwrap();
+    writer.write(rows.clone(), 0, context.runtime.budget.acquire(1 << 10).await).await.unwrap();
+    let entries = writer.finish().await.unwrap();
+    let [entry] = entries.as_slice() else { panic!("{entries:?}") };
+
+    let dump = std::fs::read_to_string(format!("{GOLDEN}.dump.jsonl")).unwrap();
+    let java: Value =
+        dump.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).find(|line| line["type"] == "file").unwrap();
+    let types: Vec<DataType> = schema.fields.iter().map(|field| field.data_type.clone()).collect();
+    let file = &entry.file;
+    for (ours, bound) in [(&file.value_stats.min_values, "min"), (&file.value_stats.max_values, "max")] {
+        for (value, field) in ours.read(&types).unwrap().iter().zip(&schema.fields) {
+            let java = &java["valueStats"][bound][&field.name];
+            assert_eq!(&rendered(value, &field.data_type.kind), java, "{bound} of `{}`", field.name);
+        }
+    }
+    assert_eq!(json!(file.value_stats.null_counts), java["valueStats"]["nullCounts"]);
+    assert_eq!(file.value_stats_cols, None);
+    assert_eq!((file.row_count, file.min_sequence_number, file.max_sequence_number), (3, 10, 12));
+    assert_eq!((file.schema_id, file.level, file.delete_row_count, file.file_source), (0, 0, Some(0), Some(0)));
+    assert_eq!(file.creation_time_ms, Some(1_000));
+    assert_eq!((entry.bucket, entry.total_buckets), (1, 4));
+
+    let back = read(written(&store, entry).await).remove(0);
+    for (ours, field) in rows.columns().iter().zip(&schema.fields) {
+        let back = back.column_by_name(&field.name).unwrap();
+        let back = make_array(back.to_data().into_builder().data_type(ours.data_type().clone()).build().unwrap());
+        assert_eq!(&back, ours, "{}", field.name);
+    }
+}
+
+/// `id BIGINT NOT NULL, code INT, price DECIMAL(12, 2), ratio DOUBLE, day DATE, region STRING, note STRING, at TIMESTAMP(9)`.
+fn orders(options: &[(&str, &str)]) -> Arc<TableSchema> {
+    let nullable = DataType::nullable;
+    table(
+        vec![
+            field(0, "id", DataType::required(TypeKind::BigInt)),
+            field(1, "code", nullable(TypeKind::Int)),
+            field(2, "price", nullable(TypeKind::Decimal { precision: 12, scale: 2 })),
+            field(3, "ratio", nullable(TypeKind::Double)),
+            field(4, "day", nullable(TypeKind::Date)),
+            field(5, "region", nullable(TypeKind::String)),
+            field(6, "note", nullable(TypeKind::String)),
+            field(7, "at", nullable(TypeKind::Timestamp { precision: 9 })),
+        ],
+        options,
+    )
+}
+
+/// Rows `from..to` of a made-up table, every seventh with NULLs.
+fn order_rows(schema: &TableSchema, from: i64, to: i64) -> RecordBatch {
+    let ids = from..to;
+    let some = |id: i64| id % 7 != 0;
+    let mix = |id: i64| id.wrapping_mul(0x9E37_79B9_7F4A_7C15_u64.cast_signed()) >> 20;
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(ids.clone().collect::<Int64Array>()),
+        Arc::new(ids.clone().map(|id| some(id).then_some(i32::try_from(id % 1000).unwrap() - 500)).collect::<Int32Array>()),
+        Arc::new(
+            ids.clone()
+                .map(|id| some(id).then(|| i128::from(mix(id) % 1_000_000)))
+                .collect::<Decimal128Array>()
+                .with_precision_and_scale(12, 2)
+                .unwrap(),
+        ),
+        #[expect(clippy::cast_precision_loss, reason = "any value does")]
+        Arc::new(ids.clone().map(|id| some(id).then(|| mix(id) as f64)).collect::<Float64Array>()),
+        Arc::new(ids.clone().map(|id| some(id).then(|| i32::try_from(id / 100).unwrap())).collect::<Date32Array>()),
+        Arc::new(ids.clone().map(|id| some(id).then(|| format!("region-{}", id % 16))).collect::<StringArray>()),
+        Arc::new(ids.clone().map(|id| some(id).then(|| format!("note {:x} {id}", mix(id)))).collect::<StringArray>()),
+        Arc::new(ids.map(|id| some(id).then(|| mix(id))).collect::<PrimitiveArray<TimestampNanosecondType>>()),
+    ];
+    RecordBatch::try_new(lake_arrow_schema(schema).unwrap(), columns).unwrap()
+}
+
+async fn write_orders(context: &Arc<WriteContext>, schema: &TableSchema, rows: i64, batch: i64) -> BucketWriter {
+    let mut writer = BucketWriter::new(Arc::clone(context), target(), 100).unwrap();
+    let mut from = 0;
+    while from < rows {
+        let to = rows.min(from + batch);
+        let permit = context.runtime.budget.acquire(64 << 10).await;
+        writer.write(order_rows(schema, from, to), from, permit).await.unwrap();
+        from = to;
+    }
+    writer
+}
+
+#[tokio::test]
+async fn files_hold_only_what_java_reads_right() {
+    let schema = orders(&[]);
+    let store = Store::in_memory();
+    let context = context(&store, &schema, WriteOptions::default());
+    let entries = write_orders(&context, &schema, 60_000, 9_999).await.finish().await.unwrap();
+    let reader = SerializedFileReader::new(written(&store, &entries[0]).await).unwrap();
+    let file = reader.metadata().file_metadata();
+    assert_eq!((file.version(), file.key_value_metadata()), (1, None), "no arrow schema");
+    let group = reader.metadata().row_group(0);
+    for column in group.columns() {
+        let encodings: Vec<Encoding> = column.encodings().collect();
+        assert!(
+            encodings.iter().all(|encoding| matches!(
+                encoding,
+                Encoding::PLAIN | Encoding::RLE | Encoding::RLE_DICTIONARY | Encoding::DELTA_BINARY_PACKED
+            )),
+            "{encodings:?}"
+        );
+        assert!(matches!(column.compression(), Compression::ZSTD(level) if level.compression_level() == 1));
+    }
+    let of = |name: &str| group.columns().iter().find(|column| column.column_path().string() == name).unwrap();
+    let has = |name: &str, wanted| of(name).encodings().any(|encoding| encoding == wanted);
+    for name in ["id", "code", "price", "day"] {
+        assert!(has(name, Encoding::DELTA_BINARY_PACKED), "{name}");
+    }
+    assert!(has("region", Encoding::RLE_DICTIONARY));
+    assert!(!has("note", Encoding::RLE_DICTIONARY) && !has("ratio", Encoding::RLE_DICTIONARY));
+    assert!(of("at").statistics().is_none());
+    assert!(of("note").statistics().is_some());
+}
+
+#[tokio::test]
+async fn small_files_do_without_zstd_unless_it_was_asked_for() {
+    for (options, rows, zstd) in [
+        (&[][..], 400, false),
+        (&[], 10_000, true),
+        (&[("file.compression", "zstd")], 400, true),
+        (&[("file.compression", "snappy")], 10_000, false),
+    ] {
+        let schema = orders(options);
+        let store = Store::in_memory();
+        let context = context(&store, &schema, WriteOptions::default());
+        let entries = write_orders(&context, &schema, rows, 1_000).await.finish().await.unwrap();
+        let reader = SerializedFileReader::new(written(&store, &entries[0]).await).unwrap();
+        let codec = reader.metadata().row_group(0).column(0).compression();
+        assert_eq!(matches!(codec, Compression::ZSTD(_)), zstd, "{options:?} {rows}");
+    }
+}
+
+#[tokio::test]
+async fn files_roll_at_the_target_size_and_their_sequences_go_on() {
+    let schema = orders(&[("target-file-size", "300 kb")]);
+    let store = Store::in_memory();
+    let options = WriteOptions { row_group_bytes: 256 << 10, part_bytes: 100 << 10, ..WriteOptions::default() };
+    let context = context(&store, &schema, options);
+    let entries = write_orders(&context, &schema, 60_000, 1_234).await.finish().await.unwrap();
+    assert!(entries.len() > 3, "{}", entries.len());
+    let (mut next, mut seen) = (100, Vec::new());
+    for entry in &entries {
+        let file = &entry.file;
+        assert_eq!(file.min_sequence_number, next);
+        assert_eq!(file.max_sequence_number, next + file.row_count - 1);
+        next += file.row_count;
+        assert!(file.file_size < 400 << 10, "{}", file.file_size);
+        let bytes = written(&store, entry).await;
+        for batch in read(bytes) {
+            seen.extend(batch.column(0).to_data().buffers()[0].typed_data::<i64>()[..batch.num_rows()].to_vec());
+        }
+    }
+    assert_eq!(seen, (0..60_000).collect::<Vec<i64>>());
+    assert!(entries[..entries.len() - 1].iter().all(|entry| entry.file.file_size > 200 << 10));
+}
+
+#[tokio::test]
+async fn files_are_cut_at_the_row_limit_of_the_table() {
+    let schema = orders(&[("target-file-row-num", "2500")]);
+    let store = Store::in_memory();
+    let context = context(&store, &schema, WriteOptions::default());
+    let entries = write_orders(&context, &schema, 10_100, 999).await.finish().await.unwrap();
+    let rows: Vec<i64> = entries.iter().map(|entry| entry.file.row_count).collect();
+    assert_eq!(rows, [2_500, 2_500, 2_500, 2_500, 100]);
+}
+
+#[tokio::test]
+async fn row_groups_encoded_side_by_side_are_the_same_file_as_one_after_the_other() {
+    let schema = orders(&[]);
+    let mut files = Vec::new();
+    for threads in [1, 2, 5] {
+        let store = Store::in_memory();
+        let mut runtime = Runtime::simulated(1, 1_000, 64 << 20);
+        runtime.encoders = if threads == 1 { Encoders::inline() } else { Encoders::threads(threads).unwrap() };
+        let round = RoundId(uuid::Uuid::from_u128(7));
+        let options = WriteOptions { row_group_bytes: 6 << 20, ..WriteOptions::default() };
+        let context = WriteContext::new(store.clone(), "demo.db/t", Arc::clone(&schema), round, runtime, options).unwrap();
+        let mut entries = write_orders(&context, &schema, 100_000, 10_000).await.finish().await.unwrap();
+        entries[0].file.creation_time_ms = None;
+        files.push((written(&store, &entries[0]).await, entries));
+    }
+    assert!(files.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[tokio::test]
+async fn nothing_written_makes_no_file() {
+    let schema = orders(&[]);
+    let store = Store::in_memory();
+    let context = context(&store, &schema, WriteOptions::default());
+    let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
+    writer.write(order_rows(&schema, 5, 5), 5, context.runtime.budget.acquire(1).await).await.unwrap();
+    assert_eq!(writer.finish().await.unwrap(), []);
+    assert_eq!(store.list("").await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_null_in_a_not_null_column_is_refused_with_its_place() {
+    let schema = table(
+        vec![field(0, "id", DataType::required(TypeKind::BigInt)), field(1, "name", DataType::nullable(TypeKind::String))],
+        &[],
+    );
+    let store = Store::in_memory();
+    let context = context(&store, &schema, WriteOptions::default());
+    let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
+    let (mut ids, mut names) = (Int64Builder::new(), StringBuilder::new());
+    for id in [Some(1), Some(2), None] {
+        ids.append_option(id);
+        names.append_option(None::<&str>);
+    }
+    let arrow = lake_arrow_schema(&table(
+        schema.fields.iter().map(|f| Field { data_type: DataType::nullable(f.data_type.kind.clone()), ..f.clone() }).collect(),
+        &[],
+    ))
+    .unwrap();
+    let rows = RecordBatch::try_new(arrow, vec![Arc::new(ids.finish()), Arc::new(names.finish())]).unwrap();
+    let error = writer.write(rows, 40, context.runtime.budget.acquire(1).await).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Data);
+    assert_eq!(error.to_string(), "NULL in column `id`, which is NOT NULL, at offset `42` of table 5 bucket 1");
+}
+
+#[tokio::test]
+async fn memory_is_given_back_when_rows_are_encoded() {
+    let schema = orders(&[]);
+    let store = Store::in_memory();
+    let context = context(&store, &schema, WriteOptions::default());
+    let mut writer = write_orders(&context, &schema, 5_000, 1_000).await;
+    assert_eq!(context.runtime.budget.used(), 5 * (64 << 10));
+    assert!(writer.buffered_bytes() > 5_000 * 40);
+    writer.flush().await.unwrap();
+    assert_eq!((context.runtime.budget.used(), writer.buffered_bytes()), (0, 0));
+    assert_eq!(writer.finish().await.unwrap()[0].file.row_count, 5_000);
+}
+
+#[tokio::test]
+async fn abort_and_discard_leave_nothing_behind() {
+    let schema = orders(&[("target-file-size", "300 kb")]);
+    let store = Store::in_memory();
+    let options = WriteOptions { row_group_bytes: 256 << 10, part_bytes: 100 << 10, ..WriteOptions::default() };
+    let context = context(&store, &schema, options);
+    write_orders(&context, &schema, 30_000, 1_000).await.abort().await.unwrap();
+    assert_eq!(store.list("").await.unwrap(), []);
+    let entries = write_orders(&context, &schema, 30_000, 1_000).await.finish().await.unwrap();
+    assert_eq!(store.list("").await.unwrap().len(), entries.len());
+    context.discard(&entries).await.unwrap();
+    assert_eq!(store.list("").await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_finish_that_fails_takes_its_files_away_even_those_of_unknown_outcome() {
+    let schema = orders(&[("target-file-row-num", "1000")]);
+    for fault in [Fault::Before, Fault::After] {
+        let store = Store::in_memory();
+        let mut puts = 0;
+        let faulty = store.with_faults(Faults::scripted(move |act, _| {
+            puts += u32::from(act == "put");
+            (act == "put" && puts == 3).then(|| fault.clone())
+        }));
+        let context = context(&faulty, &schema, WriteOptions::default());
+        let mut writer = write_orders(&context, &schema, 900, 900).await;
+        let rows = order_rows(&schema, 900, 2_900);
+        let permit = context.runtime.budget.acquire(1).await;
+        let error = match writer.write(rows, 900, permit).await {
+            Ok(()) => writer.finish().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert_eq!(store.list("").await.unwrap(), []);
+    }
+}
+
+#[tokio::test]
+async fn what_can_t_be_written_is_refused_by_name() {
+    let store = Store::in_memory();
+    let refusal = |schema: TableSchema| {
+        let runtime = Runtime::simulated(1, 0, 1 << 20);
+        let round = RoundId(uuid::Uuid::from_u128(7));
+        WriteContext::new(store.clone(), "t", Arc::new(schema), round, runtime, WriteOptions::default()).unwrap_err()
+    };
+    let mut keyed = (*orders(&[("bucket", "1")])).clone();
+    keyed.primary_keys.push("id".into());
+    let nested = table(vec![field(0, "a", DataType::nullable(TypeKind::Row(vec![])))], &[]);
+    let gzip = orders(&[("file.compression", "gzip")]);
+    for (schema, word) in [(keyed, "primary-key"), ((*nested).clone(), "`a`"), ((*gzip).clone(), "`gzip`")] {
+        let error = refusal(schema);
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
