@@ -4,8 +4,11 @@
 //! ([`connection`]). Knows nothing of lakes, rounds or files.
 
 pub mod api;
+pub mod cluster;
 pub mod code;
 pub mod connection;
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod frame;
 pub mod partition;
 pub mod proto;

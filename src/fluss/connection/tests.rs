@@ -1,34 +1,13 @@
 use std::future::Future;
 
-use bytes::BytesMut;
 use prost::Message;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio_util::codec::Framed;
 
 use super::*;
-use crate::fluss::frame::FrameError;
+use crate::fluss::fake::{ServerCodec, ServerStream};
 use crate::fluss::proto::*;
-
-/// The server's side of a connection.
-struct ServerCodec;
-
-impl tokio_util::codec::Decoder for ServerCodec {
-    type Item = RequestFrame;
-    type Error = FrameError;
-    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<RequestFrame>, FrameError> {
-        RequestCodec::default().decode(source)
-    }
-}
-
-impl tokio_util::codec::Encoder<ResponseFrame> for ServerCodec {
-    type Error = FrameError;
-    fn encode(&mut self, frame: ResponseFrame, target: &mut BytesMut) -> Result<(), FrameError> {
-        ResponseCodec::default().encode(frame, target)
-    }
-}
-
-type Server = Framed<TcpStream, ServerCodec>;
 
 fn offers(keys: &[(ApiKey, i32)], server_type: Option<i32>) -> ApiVersionsResponse {
     let api_versions =
@@ -40,7 +19,7 @@ fn offers(keys: &[(ApiKey, i32)], server_type: Option<i32>) -> ApiVersionsRespon
 async fn against<F, S>(options: ConnectionOptions, script: S) -> Connection
 where
     F: Future<Output = ()> + Send + 'static,
-    S: FnOnce(Server) -> F + Send + 'static,
+    S: FnOnce(ServerStream) -> F + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -59,7 +38,7 @@ fn exists(name: &str) -> TableExistsRequest {
     TableExistsRequest { table_path: PbTablePath { database_name: "db".into(), table_name: name.into() } }
 }
 
-async fn next_request(server: &mut Server) -> (i32, String) {
+async fn next_request(server: &mut ServerStream) -> (i32, String) {
     let frame = server.next().await.unwrap().unwrap();
     (frame.id, TableExistsRequest::decode(frame.body).unwrap().table_path.table_name)
 }
