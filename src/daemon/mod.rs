@@ -47,3 +47,6 @@ impl Default for Options {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
