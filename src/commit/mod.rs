@@ -1,1 +1,176 @@
-//! The commit protocol (docs/commit.md): recovery, pin, prepare, publish, record.
+//! The commit protocol (docs/commit.md): how a round becomes visible exactly once, in two systems that don't know each other.
+//!
+//! Fluss fences nothing, so the lake is the fence: a round publishes by create-if-absent, only if nobody from Fluss has
+//! committed since its base; its identity is its round id; the snapshot itself carries the complete offsets; and what Fluss
+//! knows can be made again from it. In the order of a round:
+//!
+//! * **1 recover** (`recover`, decided in `recovery`): K and the lake → a [`Base`]. What Fluss does not know is recorded
+//!   first. Plan from the base, write.
+//! * **3 pin**: a consumer file keeps everything above the floor from expiring.
+//! * **4 check**, then prepare an offsets file with the complete map.
+//! * **5 attempt** (`commit`, decided in `attempt`): look at all that stands above the floor, build, create
+//!   `snapshot-(newest+1)`. A create whose outcome is unknown is settled by the next look: a snapshot with our round id is ours,
+//!   another one settles that ours will never be there, a missing one below the newest leaves it open.
+//! * **6 record** in Fluss, then look at the snapshot once more.
+//! * **7 unpin** what earlier rounds left (`pins`); our own pin stays as the standing one.
+//!
+//! Decisions are pure functions from facts to verdicts, told apart from the code that acts on them. Owns no data files: it
+//! tells the round whether they may be deleted ([`DataFiles`]). Imports no other stage. Caller: `round`.
+
+#![allow(dead_code, reason = "the acting half waits for lake::LakeTable")]
+
+mod attempt;
+mod fault;
+mod pins;
+mod recovery;
+mod seen;
+#[cfg(test)]
+mod testing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::model::{BucketKey, LakeOffsets, RoundId, SnapshotId, TableId, TieringEpoch};
+use crate::paimon::{EntryKind, ManifestEntry};
+
+pub use seen::{COMMIT_IDENTIFIER, COMMIT_USER};
+
+/// Bounds of the commit stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Tries of one call to the coordinator, and passes of recovery, before they give up. More rides out longer outages inside
+    /// a round; the round that gives up is repeated anyway.
+    pub tries_max: usize,
+    /// First pause between such tries; doubles, jittered.
+    pub pause_first: Duration,
+    /// Longest such pause.
+    pub pause_max: Duration,
+    /// Pause before the coordinator's "can't read it" is believed: a starting one says it too.
+    pub unknown_pause: Duration,
+    /// A round older than this publishes no more: its files could be swept as orphans.
+    pub round_age_max: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tries_max: 8,
+            pause_first: Duration::from_millis(50),
+            pause_max: Duration::from_secs(5),
+            unknown_pause: Duration::from_secs(3),
+            round_age_max: Duration::from_secs(12 * 60 * 60),
+        }
+    }
+}
+
+/// What a round starts from: the Fluss-made snapshot that its start offsets belong to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Base {
+    /// The table; a round of another id is dropped.
+    pub table: TableId,
+    /// Exclusive end offsets in the lake.
+    pub offsets: LakeOffsets,
+    /// Snapshot that recovery found in the lake and recorded in Fluss.
+    pub recovered: Option<SnapshotId>,
+    /// 0 = never tiered.
+    id: i64,
+    /// Identity while its snapshot is there: ids are used again after a rollback.
+    delta_list: Option<String>,
+    /// The round looks only at ids above it.
+    floor: i64,
+    /// Creation time of schema 0: another one = the lake table was made again.
+    born_ms: i64,
+    /// Rounds whose snapshots were read: their pins may go.
+    published: BTreeSet<RoundId>,
+}
+
+impl Base {
+    /// The snapshot, if the table was ever tiered.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<SnapshotId> {
+        (self.id > 0).then_some(SnapshotId(self.id))
+    }
+}
+
+/// What a round has written and read.
+#[derive(Debug, Clone)]
+pub struct RoundWork {
+    /// The round; its uuid is in the names of its files.
+    pub round: RoundId,
+    /// When it began, epoch milliseconds.
+    pub started_ms: i64,
+    /// Tiering epoch of the assignment; a round without lease has none.
+    pub tiering_epoch: Option<TieringEpoch>,
+    /// Data files, all added; empty when only empty batches were read.
+    pub entries: Vec<ManifestEntry>,
+    /// Exclusive end offsets of the buckets that were read.
+    pub end_offsets: LakeOffsets,
+    /// Newest commit timestamp per bucket that got rows, epoch milliseconds.
+    pub max_timestamps: BTreeMap<BucketKey, i64>,
+}
+
+impl RoundWork {
+    /// Whether there is anything to commit beyond `base`: a bucket that advanced, be it over empty batches only (F1.4).
+    #[must_use]
+    pub fn advances(&self, base: &Base) -> bool {
+        self.end_offsets.0.iter().any(|(bucket, end)| base.offsets.get(*bucket).unwrap_or(0) < *end)
+    }
+
+    fn rows(&self) -> i64 {
+        self.entries.iter().map(|entry| entry.file.row_count).fold(0, i64::saturating_add)
+    }
+
+    /// A round that breaks its own word must not reach the lake.
+    fn check(&self, base: &Base) -> Result<()> {
+        if self.entries.iter().any(|entry| entry.kind != EntryKind::Add) {
+            return Err(Error::internal(format!("round `{}` removes files", self.round)));
+        }
+        for (bucket, end) in &self.end_offsets.0 {
+            if let Some(start) = base.offsets.get(*bucket).filter(|start| start > end) {
+                let bucket = fault::bucket_name(*bucket);
+                return Err(Error::internal(format!("round `{}` ends {bucket} at `{end}`, below its start `{start}`", self.round)));
+            }
+        }
+        if !self.entries.is_empty() && !self.advances(base) {
+            return Err(Error::internal(format!("round `{}` has files although no offset advanced", self.round)));
+        }
+        Ok(())
+    }
+}
+
+/// What may be done with the round's data files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum DataFiles {
+    /// No snapshot names them and none can: delete them.
+    Unnamed,
+    /// A snapshot names them, or may still come to: leave them, the orphan sweep knows later.
+    MayBeNamed,
+}
+
+/// How a commit ended.
+#[derive(Debug)]
+#[must_use]
+pub enum CommitOutcome {
+    /// Published and recorded.
+    Committed {
+        /// The snapshot.
+        snapshot: SnapshotId,
+        /// Publish tries.
+        attempts: u32,
+        /// What failed beside and heals by itself: hint file, pins of others.
+        warnings: Vec<Error>,
+    },
+    /// No offset advanced: nothing was made.
+    Nothing,
+    /// Ended early: `Stale` plans afresh, `Data` holds the table, `Unavailable` is repeated from recovery on.
+    Failed {
+        /// Why.
+        error: Error,
+        /// The fate of the round's files.
+        files: DataFiles,
+        /// The round is in the lake all the same: the next recovery records it.
+        published: Option<SnapshotId>,
+    },
+}

@@ -1,0 +1,143 @@
+//! Steps 4, 5a, 5b and 5d, decided: may the next snapshot be built, and what became of the last try (commit.md 5). No I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Base;
+use super::fault::Fault;
+use super::seen::Seen;
+use crate::model::RoundId;
+use crate::paimon::BinaryRow;
+
+/// What has been read so far, in this attempt alone: every attempt reads all of it again.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) base: &'a Base,
+    pub(super) round: RoundId,
+    /// Newest snapshot id, 0 = none.
+    pub(super) newest: i64,
+    /// Snapshots read; `None` = missing.
+    pub(super) snapshots: BTreeMap<i64, Option<Seen>>,
+}
+
+/// What an attempt does next.
+#[derive(Debug, PartialEq)]
+pub(super) enum Look {
+    /// Read this snapshot and decide again.
+    Read(i64),
+    /// Nobody from Fluss has committed since the base: build on the newest.
+    Free,
+    /// A PUT of ours whose outcome was unknown made this snapshot. The round id tells; user and identifier are everybody's (P8.1).
+    Published(i64),
+    /// The base is out of date: plan afresh.
+    Stale(String),
+    /// The table is held.
+    Fault(Fault),
+}
+
+/// Decides 5a, which is 5d of the attempt before: whatever is above the floor now is looked at, ours included.
+pub(super) fn look(facts: &Facts<'_>) -> Look {
+    facts.look().unwrap_or_else(|early| early)
+}
+
+impl Facts<'_> {
+    fn look(&self) -> Result<Look, Look> {
+        let base = self.base;
+        // Ours first: once published, nothing that others did above can undo it.
+        for id in base.floor + 1..=self.newest {
+            if let Some(seen) = self.snapshot(id)?
+                && seen.round() == Some(self.round)
+            {
+                return Ok(Look::Published(id));
+            }
+        }
+        if self.newest < base.id {
+            return Ok(Look::Fault(Fault::NewestBelow { newest: self.newest, known: base.id }));
+        }
+        if base.id > 0 {
+            self.check_base()?;
+        }
+        for id in base.floor + 1..=self.newest {
+            match self.snapshot(id)? {
+                None => return Ok(Look::Stale(format!("snapshot `{id}` has expired since this round looked"))),
+                Some(seen) if seen.fluss.is_some() => {
+                    return Ok(Look::Stale(format!(
+                        "somebody else has tiered since this round's base `{}`: snapshot `{id}`",
+                        base.id
+                    )));
+                }
+                Some(_) => {}
+            }
+        }
+        // A newest at the floor may be a missing one, which nothing can be built on.
+        if self.newest > 0 && self.snapshot(self.newest)?.is_none() {
+            return Ok(Look::Stale(format!("the newest snapshot `{}` is gone", self.newest)));
+        }
+        Ok(Look::Free)
+    }
+
+    fn check_base(&self) -> Result<(), Look> {
+        let base = self.base;
+        let now = self.snapshot(base.id)?;
+        match (&base.delta_list, now) {
+            (None, None) => return Ok(()),
+            (Some(_), None) => {
+                return Err(Look::Stale(format!("the base snapshot `{}` has expired since this round looked", base.id)));
+            }
+            (Some(was), Some(now)) if *was == now.delta_list => {}
+            (was, Some(now)) => {
+                return Err(Look::Fault(Fault::BaseReplaced {
+                    base: base.id,
+                    was: was.clone().unwrap_or_else(|| "expired".to_owned()),
+                    is: now.delta_list.clone(),
+                }));
+            }
+        }
+        if let Some(now) = now
+            && base.id < self.newest
+            && let Some(above) = self.snapshot(base.id + 1)?
+            && !above.stands_on(now)
+        {
+            return Err(Look::Fault(Fault::not_standing(above, now)));
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self, id: i64) -> Result<Option<&Seen>, Look> {
+        self.snapshots.get(&id).map(Option::as_ref).ok_or(Look::Read(id))
+    }
+}
+
+/// Publish tries whose outcome is not known: while there is one, a snapshot may still name this round's files.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Unknown(BTreeSet<i64>);
+
+impl Unknown {
+    /// A try under this id had no clear outcome.
+    pub(super) fn add(&mut self, id: i64) {
+        self.0.insert(id);
+    }
+
+    /// Settles what `facts` settles: a snapshot that is there and not ours can't become ours.
+    pub(super) fn settle(&mut self, facts: &Facts<'_>) {
+        self.0.retain(|id| !matches!(facts.snapshots.get(id), Some(Some(seen)) if seen.round() != Some(facts.round)));
+    }
+
+    /// Whether every try is settled as lost: then no snapshot can name the round's files.
+    pub(super) fn is_settled(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Partitions whose live files have other totals than ours (P8.5, P6.4): partition, totals in the lake, ours.
+pub(super) fn mixed_totals(
+    live: &BTreeMap<BinaryRow, BTreeSet<i32>>,
+    ours: &BTreeMap<BinaryRow, i32>,
+) -> Option<(BinaryRow, BTreeSet<i32>, i32)> {
+    ours.iter().find_map(|(partition, total)| {
+        let live = live.get(partition)?;
+        live.iter().any(|live| live != total).then(|| (partition.clone(), live.clone(), *total))
+    })
+}
+
+#[cfg(test)]
+mod tests;
