@@ -51,17 +51,12 @@ impl RowWriter {
         self.put(PREFIX + null_bits_len(self.arity) + 8 * field, bytes);
     }
 
-    /// NULL of a type whose values have no part outside the slot, and of any type in rows that are not keys (P5.1).
-    pub fn null(&mut self, field: usize) {
+    /// NULL. Big decimals and precise timestamps keep their place in the variable part, as in Java (P5.3).
+    pub fn null(&mut self, field: usize, kind: &TypeKind) {
         let bit = field + 8;
         if let Some(byte) = self.buffer.get_mut(PREFIX + bit / 8) {
             *byte |= 1 << (bit % 8);
         }
-    }
-
-    /// NULL as Java's generated projections write it (P5.3): big decimals and precise timestamps keep their place.
-    pub fn null_key(&mut self, field: usize, kind: &TypeKind) {
-        self.null(field);
         let reserved = match kind {
             TypeKind::Decimal { precision, .. } if *precision > 18 => 16,
             TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } if *precision > 3 => 8,
@@ -223,23 +218,11 @@ impl BinaryRow {
         Self(Bytes::from_static(&[0; 12]))
     }
 
-    /// A partition, bucket key or primary key row, in the form that Java's generated projections give NULLs (P5.3).
+    /// A row of values: a partition, a key, bounds of columns.
     ///
     /// # Errors
     /// `Internal` when a value is not of its type or the numbers differ; `Invalid` when a decimal has too many digits.
     pub fn write(values: &[Option<Datum>], types: &[DataType]) -> Result<Self> {
-        Self::write_with(values, types, |writer, field, kind| writer.null_key(field, kind))
-    }
-
-    /// A statistics row: NULL takes its slot only (P5.1).
-    ///
-    /// # Errors
-    /// As [`BinaryRow::write`].
-    pub fn write_stats(values: &[Option<Datum>], types: &[DataType]) -> Result<Self> {
-        Self::write_with(values, types, |writer, field, _| writer.null(field))
-    }
-
-    fn write_with(values: &[Option<Datum>], types: &[DataType], null: impl Fn(&mut RowWriter, usize, &TypeKind)) -> Result<Self> {
         if values.len() != types.len() {
             return Err(Error::internal(format!("{} values for {} columns", values.len(), types.len())));
         }
@@ -247,7 +230,7 @@ impl BinaryRow {
         for (field, (value, data_type)) in values.iter().zip(types).enumerate() {
             match value {
                 Some(value) => writer.datum(field, value, &data_type.kind)?,
-                None => null(&mut writer, field, &data_type.kind),
+                None => writer.null(field, &data_type.kind),
             }
         }
         Ok(Self(Bytes::from(writer.buffer)))

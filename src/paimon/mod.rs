@@ -3,7 +3,9 @@
 //! Owns schema JSON and type text, BinaryRow, the bucket function, statistics rows, Avro manifests and lists, snapshots,
 //! paths and option values. Golden tests hold it against bytes from Java Paimon. Callers: mapping, lake, write, commit, node.
 
+mod avro;
 mod binary_row;
+pub mod manifest;
 mod meta;
 pub mod options;
 pub mod path;

@@ -126,8 +126,8 @@ pub fn simple_stats(types: &[DataType], columns: &[ColumnStats]) -> Result<Simpl
     let min: Vec<Option<Datum>> = columns.iter().map(|column| column.min.clone()).collect();
     let max: Vec<Option<Datum>> = columns.iter().map(|column| column.max.clone()).collect();
     Ok(SimpleStats {
-        min_values: BinaryRow::write_stats(&min, types)?,
-        max_values: BinaryRow::write_stats(&max, types)?,
+        min_values: BinaryRow::write(&min, types)?,
+        max_values: BinaryRow::write(&max, types)?,
         null_counts: Some(columns.iter().map(|column| column.null_count).collect()),
     })
 }
