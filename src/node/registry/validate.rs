@@ -1,0 +1,370 @@
+//! What a table, a partition, and a change of a table may be. Pure.
+//!
+//! Source: S3.1, S3.4–3.6, S7.1, F6.4. Features of later releases are refused by name with error 39.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::options::{AutoPartition, check_forms, int, is_alterable, is_on};
+use crate::error::{Error, Result};
+use crate::fluss::code::Code;
+use crate::fluss::proto::{PbAddColumn, PbAlterConfig, PbKeyValue};
+use crate::fluss::table_json::{TableDescriptor, schema_from_json, table_from_json};
+use crate::model::{DataType, Field, Schema, SchemaId, TableInfo, TypeKind};
+
+/// Bounds of the cluster (F8.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `max.bucket.num`: largest bucket count of a table or partition.
+    pub buckets_max: i32,
+    /// `max.partition.num`: most partitions of a table.
+    pub partitions_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { buckets_max: 4096, partitions_max: 1000 }
+    }
+}
+
+/// Columns that Fluss itself adds somewhere.
+const RESERVED_COLUMNS: [&str; 6] = ["__offset", "__timestamp", "__bucket", "_change_type", "_log_offset", "_commit_timestamp"];
+/// Lake options that the coordinator derives (F6.4).
+const DERIVED_LAKE_OPTIONS: [&str; 3] = ["bucket", "bucket-key", "partition.legacy-name"];
+
+/// Checks the name of a database (error 16) or table (error 15), or a partition value (error 43).
+///
+/// # Errors
+/// `code` for a name that is empty, too long, of other characters, or that begins with `__`.
+pub fn check_name(name: &str, what: &str, code: Code) -> Result<()> {
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+    if (1..=200).contains(&name.len()) && plain && !name.starts_with("__") {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(220).collect();
+    Err(code.error(format!("{what} `{shown}` must be 1 to 200 letters, digits, `_` or `-` and must not begin with `__`")))
+}
+
+fn invalid(message: impl std::fmt::Display) -> Error {
+    Code::INVALID_TABLE.error(message)
+}
+
+fn refused(message: impl std::fmt::Display) -> Error {
+    Code::INVALID_CONFIG.error(message)
+}
+
+/// Reads a CreateTable's table JSON, fills in the coordinator's defaults and checks the result.
+///
+/// # Errors
+/// The codes of S3.4.
+pub fn complete(table_json: &[u8], limits: &Limits) -> Result<TableDescriptor> {
+    let mut table = table_from_json(table_json, SchemaId(1)).map_err(|error| invalid(error.chain()))?;
+    table.bucket_count.get_or_insert(1);
+    let defaults = [("table.replication.factor", "1"), ("table.datalake.format", "paimon")];
+    for (key, value) in defaults {
+        table.properties.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    }
+    refuse_later_features(table_json, &table)?;
+    check(&table, limits)?;
+    Ok(table)
+}
+
+fn refuse_later_features(table_json: &[u8], table: &TableDescriptor) -> Result<()> {
+    let later = |what: &str| Err(refused(format!("this server does not support {what} yet")));
+    if !table.schema.primary_key.is_empty() {
+        return later("primary-key tables");
+    }
+    let raw: Value = serde_json::from_slice(table_json).unwrap_or_default();
+    let schema = raw.get("schema");
+    let has = |value: Option<&Value>| value.is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()));
+    if has(schema.and_then(|schema| schema.get("auto_increment_column"))) {
+        return later("auto-increment columns");
+    }
+    for (key, what) in [
+        ("table.merge-engine", "merge engines"),
+        ("table.delete.behavior", "delete behaviour on log tables"),
+        ("table.kv.ttl", "row time-to-live"),
+    ] {
+        if table.properties.contains_key(key) {
+            return later(what);
+        }
+    }
+    match table.properties.get("table.log.format").map(|format| format.to_ascii_uppercase()).as_deref() {
+        Some("INDEXED") => return later("log format INDEXED"),
+        Some("COMPACTED") => return later("log format COMPACTED"),
+        _ => {}
+    }
+    if is_on(&table.properties, "table.datalake.historical-partition.enabled") {
+        return later("historical partitions");
+    }
+    Ok(())
+}
+
+/// Checks a descriptor with its defaults; also run on the result of an ALTER.
+fn check(table: &TableDescriptor, limits: &Limits) -> Result<()> {
+    check_forms(&table.properties)?;
+    check_schema(&table.schema)?;
+    check_keys(table)?;
+    let count = table.bucket_count.unwrap_or_default();
+    if count < 1 {
+        return Err(invalid(format!("bucket count `{count}` is below 1")));
+    }
+    if count > limits.buckets_max {
+        return Err(
+            Code::TOO_MANY_BUCKETS.error(format!("bucket count `{count}` is above `max.bucket.num` `{}`", limits.buckets_max))
+        );
+    }
+    check_numbers(&table.properties)?;
+    let is_date = |key: &str| table.schema.fields.iter().any(|field| field.name == key && field.data_type.kind == TypeKind::Date);
+    AutoPartition::of(&table.properties, &table.partition_keys, is_date)?;
+    for column in table.properties.get("table.statistics.columns").into_iter().flat_map(|list| list.split(',')) {
+        let column = column.trim();
+        if column != "*" && table.schema.index_of(column).is_none() {
+            return Err(refused(format!("statistics column `{column}` is not a column")));
+        }
+    }
+    check_lake(table)
+}
+
+fn check_schema(schema: &Schema) -> Result<()> {
+    if schema.fields.is_empty() {
+        return Err(invalid("a table needs at least one column"));
+    }
+    let mut ids = BTreeSet::new();
+    let mut twice = None;
+    visit(&schema.fields, &mut |field| {
+        if !ids.insert(field.id) {
+            twice = Some(field.id);
+        }
+    });
+    if let Some(id) = twice {
+        return Err(invalid(format!("field id `{id}` appears twice")));
+    }
+    if schema.highest_field_id > i32::from(i16::MAX) {
+        return Err(invalid(format!("highest field id `{}` is too large", schema.highest_field_id)));
+    }
+    match schema.fields.iter().find(|field| RESERVED_COLUMNS.contains(&field.name.as_str())) {
+        Some(field) => Err(invalid(format!("column name `{}` is reserved", field.name))),
+        None => Ok(()),
+    }
+}
+
+fn visit(fields: &[Field], act: &mut dyn FnMut(&Field)) {
+    fn inner(data_type: &DataType, act: &mut dyn FnMut(&Field)) {
+        match &data_type.kind {
+            TypeKind::Array(element) | TypeKind::Multiset(element) => inner(element, act),
+            TypeKind::Map(key, value) => {
+                inner(key, act);
+                inner(value, act);
+            }
+            TypeKind::Row(fields) => visit(fields, act),
+            _ => {}
+        }
+    }
+    for field in fields {
+        act(field);
+        inner(&field.data_type, act);
+    }
+}
+
+fn check_keys(table: &TableDescriptor) -> Result<()> {
+    let column = |name: &String, what: &str| {
+        let found = table.schema.fields.iter().find(|field| field.name == *name);
+        found.ok_or_else(|| invalid(format!("{what} `{name}` is not a column")))
+    };
+    let unique = |names: &[String], what: &str| match names
+        .iter()
+        .enumerate()
+        .find(|(index, name)| names.iter().take(*index).any(|other| other == *name))
+    {
+        Some((_, name)) => Err(invalid(format!("{what} `{name}` appears twice"))),
+        None => Ok(()),
+    };
+    unique(&table.partition_keys, "partition key")?;
+    unique(&table.bucket_keys, "bucket key")?;
+    for name in &table.partition_keys {
+        let field = column(name, "partition key")?;
+        if field.data_type.kind.is_nested() || matches!(field.data_type.kind, TypeKind::Decimal { .. }) {
+            return Err(invalid(format!("partition key `{name}` has a type that can't be one: {:?}", field.data_type.kind)));
+        }
+    }
+    for name in &table.bucket_keys {
+        if column(name, "bucket key")?.data_type.kind.is_nested() {
+            return Err(invalid(format!("bucket key `{name}` is ARRAY, MAP or ROW")));
+        }
+        if table.partition_keys.contains(name) {
+            return Err(invalid(format!("bucket key `{name}` is a partition key")));
+        }
+    }
+    Ok(())
+}
+
+fn check_numbers(properties: &BTreeMap<String, String>) -> Result<()> {
+    let bounded = |key: &str, low: i32, high: i32| match int(properties, key) {
+        Some(value) if !(low..=high).contains(&value) => Err(refused(format!("`{key}` is `{value}`, allowed is {low} to {high}"))),
+        _ => Ok(()),
+    };
+    bounded("table.replication.factor", 1, i32::MAX)?;
+    bounded("table.log.arrow.compression.zstd.level", 1, 22)?;
+    bounded("table.log.tiered.local-segments", 1, i32::MAX)?;
+    if let Some(factor) = int(properties, "table.replication.factor").filter(|factor| *factor > 1) {
+        let text = format!("replication factor `{factor}` is larger than the number of servers, which is 1");
+        return Err(Code::INVALID_REPLICATION_FACTOR.error(text));
+    }
+    let duration = |key: &str| properties.get(key).and_then(|text| super::options::parse_duration_ms(text));
+    let ttl = duration("table.log.ttl").unwrap_or(7 * 86_400_000);
+    if duration("table.log.local-ttl").is_some_and(|local| local > ttl) {
+        return Err(refused("`table.log.local-ttl` is longer than `table.log.ttl`"));
+    }
+    Ok(())
+}
+
+fn check_lake(table: &TableDescriptor) -> Result<()> {
+    for key in table.properties.keys().chain(table.custom_properties.keys()) {
+        let plain = key.strip_prefix("paimon.").unwrap_or(key);
+        if DERIVED_LAKE_OPTIONS.contains(&plain) {
+            return Err(refused(format!("`{key}` is derived by the server and can't be set")));
+        }
+    }
+    if !is_on(&table.properties, "table.datalake.enabled") {
+        return Ok(());
+    }
+    match table.properties.get("table.datalake.format").map(String::as_str) {
+        Some("paimon") => Ok(()),
+        format => Err(refused(format!("lake format `{}` is not the cluster's, which is `paimon`", format.unwrap_or("none")))),
+    }
+}
+
+/// Applies config changes to the options of a table (S3.6).
+///
+/// # Errors
+/// 56 for an option that may not be altered, 39 and others as for a new table.
+pub fn altered_options(info: &TableInfo, changes: &[PbAlterConfig], limits: &Limits) -> Result<TableInfo> {
+    let refuse = |message: String| Code::INVALID_ALTER_TABLE.error(message);
+    let mut after = info.clone();
+    for change in changes {
+        let key = &change.config_key;
+        if ["bucket.num", "bucket-num", "table.bucket.num"].contains(&key.as_str()) {
+            let text = "change the bucket count as such (AlterTable version 1), alone; it can't be reset or set as an option";
+            return Err(refuse(format!("`{key}`: {text}")));
+        }
+        let options = if key.starts_with("table.") {
+            if !is_alterable(key) {
+                return Err(refuse(format!("option `{key}` can't be altered")));
+            }
+            &mut after.properties
+        } else {
+            &mut after.custom_properties
+        };
+        match (change.op_type, &change.config_value) {
+            (0, Some(value)) => {
+                options.insert(key.clone(), value.clone());
+            }
+            (1, _) => {
+                options.remove(key);
+            }
+            (op, _) => return Err(refuse(format!("operation `{op}` on option `{key}` is not supported"))),
+        }
+    }
+    let table = TableDescriptor {
+        schema: (*after.schema).clone(),
+        comment: after.comment.clone(),
+        partition_keys: after.partition_keys.clone(),
+        bucket_keys: after.bucket_keys.clone(),
+        bucket_count: Some(after.bucket_count),
+        properties: after.properties.clone(),
+        custom_properties: after.custom_properties.clone(),
+    };
+    if is_on(&table.properties, "table.datalake.historical-partition.enabled") {
+        return Err(refused("this server does not support historical partitions yet"));
+    }
+    check(&table, limits)?;
+    Ok(after)
+}
+
+/// The next schema of a table: the columns of `added` behind those of `schema` (S3.6).
+///
+/// # Errors
+/// 56 for a name that is taken, −1 for a position but last and for NOT NULL columns, 15 for what a new table could not have.
+pub fn added_columns(schema: &Schema, added: &[PbAddColumn]) -> Result<Schema> {
+    let mut after = schema.clone();
+    after.id = SchemaId(schema.id.0 + 1);
+    if after.id.0 > i32::from(i16::MAX) {
+        return Err(invalid("the table has had too many schemas"));
+    }
+    for column in added {
+        let name = &column.column_name;
+        if after.index_of(name).is_some() {
+            return Err(Code::INVALID_ALTER_TABLE.error(format!("column `{name}` exists already")));
+        }
+        if column.column_position_type != 0 {
+            return Err(Code::UNKNOWN_SERVER_ERROR.error(format!("column `{name}`: columns can be added at the end only")));
+        }
+        let data_type: Value = serde_json::from_slice(&column.data_type_json)
+            .map_err(|source| invalid(format!("the type of column `{name}` can't be read")).with_source(source))?;
+        let alone = json!({"columns": [{"name": name, "data_type": data_type}]}).to_string();
+        let mut fields = schema_from_json(alone.as_bytes(), after.id).map_err(|error| invalid(error.chain()))?.fields;
+        for field in &mut fields {
+            if !field.data_type.nullable {
+                return Err(Code::UNKNOWN_SERVER_ERROR.error(format!("column `{name}`: only nullable columns can be added")));
+            }
+            field.comment.clone_from(&column.comment);
+        }
+        // Ids go on where the table's last one ended, each column before what is nested in it.
+        let mut next = after.highest_field_id;
+        renumber(&mut fields, &mut next);
+        after.highest_field_id = next;
+        after.fields.append(&mut fields);
+    }
+    check_schema(&after)?;
+    Ok(after)
+}
+
+fn renumber(fields: &mut [Field], next: &mut i32) {
+    fn inner(data_type: &mut DataType, next: &mut i32) {
+        match &mut data_type.kind {
+            TypeKind::Array(element) | TypeKind::Multiset(element) => inner(element, next),
+            TypeKind::Map(key, value) => {
+                inner(key, next);
+                inner(value, next);
+            }
+            TypeKind::Row(fields) => renumber(fields, next),
+            _ => {}
+        }
+    }
+    for field in fields {
+        *next += 1;
+        field.id = *next;
+        inner(&mut field.data_type, next);
+    }
+}
+
+/// Puts a partition spec, which comes in any order, into the order of the table's keys (S7.1).
+///
+/// # Errors
+/// 37 when the table has no partitions; 43 when the keys are not exactly the table's, or a value is no name or not of its type.
+pub fn partition_of(info: &TableInfo, spec: &[PbKeyValue], create: bool) -> Result<Vec<(String, String)>> {
+    if info.partition_keys.is_empty() {
+        return Err(Code::TABLE_NOT_PARTITIONED.error(format!("table `{}` has no partitions", info.path)));
+    }
+    let refuse = |message: String| Code::PARTITION_SPEC_INVALID.error(message);
+    if spec.len() != info.partition_keys.len() {
+        return Err(refuse(format!(
+            "a partition of `{}` is told by {} values, not {}",
+            info.path,
+            info.partition_keys.len(),
+            spec.len()
+        )));
+    }
+    let mut ordered = Vec::with_capacity(spec.len());
+    for key in &info.partition_keys {
+        let given = spec.iter().find(|given| given.key == *key);
+        let value = &given.ok_or_else(|| refuse(format!("a partition of `{}` needs a value for `{key}`", info.path)))?.value;
+        if create {
+            check_name(value, "partition value", Code::PARTITION_SPEC_INVALID)?;
+        }
+        ordered.push((key.clone(), value.clone()));
+    }
+    Ok(ordered)
+}
