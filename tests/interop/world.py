@@ -169,8 +169,8 @@ class World:
         until(20, "node", listens)
         return node
 
-    def round(self, server, *flags, fail=None, code=0, name="run", seconds=240):
-        """`lakeward run --once`: the summaries of its rounds."""
+    def round(self, server, *flags, fail=None, codes=(0,), name="run", seconds=240):
+        """`lakeward run --once`: the summaries of its rounds, and how it ended."""
         argv = [self.lakeward(), "run", "--server", server, "--once", "--json", *flags]
         env = {**os.environ, **({"LAKEWARD_FAIL": fail} if fail else {})}
         process = self.start(name, argv, stdout=subprocess.PIPE, env=env)
@@ -178,15 +178,15 @@ class World:
             out, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             raise Failed(f"`lakeward run --once` did not end within {seconds} s: {tail(process.log)}")
-        check(process.returncode == code, f"`lakeward run --once` ended with {process.returncode} instead of {code}: {tail(process.log)}")
-        return [json.loads(line) for line in out.decode().splitlines()]
+        check(process.returncode in codes, f"`lakeward run --once` ended with {process.returncode}: {tail(process.log)}")
+        return [json.loads(line) for line in out.decode().splitlines()], process.returncode
 
     def rounds_until(self, server, wanted, seconds=90):
         """Calls `round` until tables of `wanted` (db.table) have been committed: a table is handed out one freshness after its creation."""
         missing, done = set(wanted), []
 
         def attempt():
-            done.extend(self.round(server))
+            done.extend(self.round(server)[0])
             missing.difference_update(r["table"] for r in done if r["outcome"] != "idle")
             return not missing
         until(seconds, f"round of {', '.join(sorted(missing))}", attempt)

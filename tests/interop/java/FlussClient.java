@@ -224,7 +224,7 @@ public final class FlussClient {
         return Lines.show(type.getTypeRoot().name(), precision, v);
     }
 
-    /** Every row up to the offsets known now, as [partition name or null, bucket, offset, change, values]; `columns` projects. */
+    /** Every row up to the offsets known now, as [partition name or null, bucket, offset, change, values, commit ms]; `columns` projects. */
     private static Object scan(Connection c, Admin admin, TablePath path, JsonObject q) throws Exception {
         List<Object> rows = new ArrayList<>();
         Map<TableBucket, Long> ends = new HashMap<>();
@@ -258,7 +258,7 @@ public final class FlussClient {
                     for (TableBucket b : records.buckets()) for (ScanRecord r : records.records(b)) {
                         List<Object> values = new ArrayList<>();
                         for (int i = 0; i < getters.length; i++) values.add(plain(type.getTypeAt(i), getters[i].getFieldOrNull(r.getRow())));
-                        rows.add(Arrays.asList(names.get(b.getPartitionId()), b.getBucket(), r.logOffset(), r.getChangeType().shortString(), values));
+                        rows.add(Arrays.asList(names.get(b.getPartitionId()), b.getBucket(), r.logOffset(), r.getChangeType().shortString(), values, r.timestamp()));
                         if (ends.containsKey(b) && r.logOffset() + 1 >= ends.get(b)) ends.remove(b);
                     }
                 }

@@ -1,0 +1,83 @@
+"""A real Fluss 0.9.1 cluster as the source, filled by its own Java client."""
+import collections
+import datetime
+import signal
+
+from checks import rows_equal
+from readers import Java
+from rows import SCALARS, rows
+from world import case, check, same, until
+
+COLUMNS = [(name, kind) for name, kind in SCALARS if name in
+           "id bool i8 i16 i32 i64 f32 f64 dec5_2 dec38_10 char20 string binary4 bytes date time0 time3 ts0 ts3 ts6 ts9 ltz3 ltz6 ltz9".split()] + [("part", "STRING")]
+LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
+
+
+def batch(ids):
+    return [row[:-1] + [f"p{row[0] % 3}"] for row in rows(ids, COLUMNS)]
+
+
+def with_system_columns(client, table, written):
+    """The rows as a 0.9.1 lake table has them: Fluss bucket, offset and commit time behind each."""
+    places = {r[4][0]: (r[1], r[2], r[5]) for r in client.ask("scan", table, columns=["id"])}
+
+    def time(ms):
+        return (datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=ms)).isoformat(timespec="milliseconds") + "Z"
+    return [row + [bucket, offset, time(ms)] for row in written for bucket, offset, ms in [places[row[0]]]]
+
+
+def snapshot_is_ours(world, cluster, client, table):
+    """Fluss knows the newest lake snapshot, with the offsets of all rows; the snapshot says who made it."""
+    newest = Java(world, cluster.table(table)).snapshot()
+    known = client.ask("lake-snapshot", table)
+    same(known["id"], newest["id"], f"{table}: snapshot known to Fluss")
+    want = {(o[1], o[2]): o[3] for o in client.ask("offsets", table) if o[3] > 0}
+    same({(o[0], o[1]): o[2] for o in known["offsets"] if o[2] > 0}, want, f"{table}: offsets known to Fluss")
+    same(newest["commitUser"], "__fluss_lake_tiering", f"{table}: commit user")
+    check("lakeward.round-id" in newest["properties"], f"{table}: the snapshot has no round id: {newest['properties']}")
+
+
+@case("cluster-log", "log tables of a real 0.9.1 cluster, filled by its Java client, keyed or not, partitioned or not: two rounds, rows and system columns right")
+def log(world):
+    cluster = world.cluster()
+    client = world.client(cluster.address, old=True)
+    tables = ["g.log", "g.log_keyed", "g.log_part", "g.log_part_keyed"]
+    for table in tables:
+        client.ask("create", table, columns=COLUMNS, buckets=2, properties=LAKE, partitions=["part"] if "part" in table else [],
+                   **{"bucket-keys": ["id"] if "keyed" in table else []})
+    written = collections.defaultdict(list)
+    for ids in (range(0, 400), range(400, 700)):
+        for table in tables:
+            written[table] += batch(ids)
+            client.ask("append", table, rows=batch(ids), **{"flush-every": 100})
+        world.rounds_until(cluster.address, tables)
+        for table in tables:
+            snapshot_is_ours(world, cluster, client, table)
+    for table in tables:
+        rows_equal(world, cluster.table(table), with_system_columns(client, table, written[table]))
+        want = {"p0", "p1", "p2"} if "part" in table else {""}
+        found = Java(world, cluster.table(table)).files()
+        same({"/".join(f["partition"]) for f in found}, want, f"{table}: partitions")
+        same({f["total"] for f in found}, {2} if "keyed" in table else {-1}, f"{table}: totals")
+        client.ask("drop", table)
+    return f"{sum(map(len, written.values()))} rows in {len(tables)} tables"
+
+
+@case("crash", "SIGKILL between publish and record on the real cluster: the next service records first, no row twice, no round failed for it")
+def crash(world):
+    cluster = world.cluster()
+    client = world.client(cluster.address, old=True)
+    client.ask("create", "g.crash", columns=COLUMNS, buckets=2, properties=LAKE, **{"bucket-keys": ["id"]})
+    written = batch(range(300))
+    client.ask("append", "g.crash", rows=written)
+    until(60, "kill", lambda: world.round(cluster.address, fail="commit.after_publish=kill", codes=(0, -signal.SIGKILL))[1] != 0)
+    published = Java(world, cluster.table("g.crash")).snapshot()["id"]
+    client.refuses("LakeTableSnapshotNotExistException", "lake-snapshot", "g.crash")
+    more = batch(range(300, 500))
+    client.ask("append", "g.crash", rows=more)
+    rounds, _ = world.round(cluster.address, "--wait", "170s")  # the lease of the dead one: 2 minutes, looked at each 15 s
+    same([r["recovered"] for r in rounds], [published], "snapshots recovered")
+    snapshot_is_ours(world, cluster, client, "g.crash")
+    rows_equal(world, cluster.table("g.crash"), with_system_columns(client, "g.crash", written + more))
+    client.ask("drop", "g.crash")
+    return f"snapshot {published} recorded afterwards"

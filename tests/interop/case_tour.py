@@ -1,0 +1,99 @@
+"""The official clients on `lakeward node`: what it serves works, what it does not is a clear error in time."""
+import json
+import subprocess
+import sys
+
+from checks import multiset
+from world import HERE, Failed, case, check, same, tail
+
+COLUMNS = [("a", "INT"), ("b", "STRING"), ("c", "BIGINT")]
+
+
+def values(ids):
+    return [[id, None if id % 5 == 0 else f"v{id}", id * 10] for id in ids]
+
+
+@case("tour-java", "Java fluss-client 1.0.0 creates, appends, scans (also projected), asks offsets and partitions, alters, over a killed node too")
+def java(world):
+    node = world.node()
+    client = world.client(node.address)
+    ask = client.ask
+    check("TABLET_SERVER" in ask("nodes"), "no tablet server is named")
+    ask("create-database", db="tour")
+    check("tour" in ask("databases"), "the database is not listed")
+    same(ask("exists", "tour.log"), False, "existence before creation")
+    client.refuses("TableNotExistException", "info", "tour.log")
+    ask("create", "tour.log", columns=COLUMNS, buckets=3, properties={"owner": "me"})
+    same(ask("exists", "tour.log"), True, "existence")
+    same(ask("tables", db="tour"), ["tour.log".split(".")[1]], "tables")
+    info = ask("info", "tour.log")
+    same((info["buckets"], info["columns"], info["custom"]["owner"]), (3, [["a", "INT"], ["b", "STRING"], ["c", "BIGINT"]], "me"), "table info")
+    client.refuses("TableAlreadyExistException", "create", "tour.log", columns=COLUMNS)
+    client.refuses("DatabaseNotExistException", "tables", db="nowhere")
+
+    written = values(range(500))
+    same(ask("append", "tour.log", rows=written, **{"flush-every": 50}), 500, "rows appended")
+    same(sum(o[3] for o in ask("offsets", "tour.log")), 500, "sum of latest offsets")
+    same({o[3] for o in ask("offsets", "tour.log", which="earliest")}, {0}, "earliest offsets")
+    scanned = ask("scan", "tour.log")
+    same(multiset([r[4] for r in scanned]), multiset(written), "scan")
+    for bucket in range(3):
+        offsets = [r[2] for r in scanned if r[1] == bucket]
+        same(offsets, list(range(len(offsets))), f"offsets of bucket {bucket}")
+    same(multiset([r[4] for r in ask("scan", "tour.log", columns=["c", "a"])]), multiset([[r[2], r[0]] for r in written]), "projected scan")
+    client.refuses("LakeTableSnapshotNotExistException", "lake-snapshot", "tour.log")
+
+    for compression in ("NONE", "LZ4_FRAME", "ZSTD"):
+        table = f"tour.{compression.lower()}"
+        ask("create", table, columns=COLUMNS, buckets=1, properties={"table.log.arrow.compression.type": compression})
+        ask("append", table, rows=written)
+        same([r[4] for r in ask("scan", table)], written, f"scan of {compression} batches")
+        same([r[4] for r in ask("scan", table, columns=["b"])], [[r[1]] for r in written], f"projected scan of {compression} batches")
+
+    ask("create", "tour.part", columns=COLUMNS, partitions=["b"], buckets=2, **{"bucket-keys": ["a"]})
+    ask("append", "tour.part", rows=[[id, f"p{id % 3}", id] for id in range(90)])  # partitions come by writing
+    same({p["name"]: p["buckets"] for p in ask("partitions", "tour.part")}, {"p0": 2, "p1": 2, "p2": 2}, "partitions made by the writer")
+    client.refuses("PartitionAlreadyExistsException", "create-partition", "tour.part", spec={"b": "p1"})
+    client.refuses("InvalidPartitionException", "create-partition", "tour.part", spec={"b": "a/b"})
+    ask("bucket-count", "tour.part", count=4)
+    ask("create-partition", "tour.part", spec={"b": "late"})
+    ask("append", "tour.part", rows=[[id, part, id] for id in range(90, 150) for part in ("p0", "late")])
+    same({p["name"]: p["buckets"] for p in ask("partitions", "tour.part")}, {"p0": 2, "p1": 2, "p2": 2, "late": 4}, "bucket counts after ALTER")
+    same(len(ask("scan", "tour.part")), 210, "rows of the partitioned table")
+    ask("drop-partition", "tour.part", spec={"b": "p2"})
+    same({p["name"] for p in ask("partitions", "tour.part")}, {"p0", "p1", "late"}, "partitions after a drop")
+    ask("set", "tour.part", properties={"note": "kept"})
+    same(ask("info", "tour.part")["custom"]["note"], "kept", "custom property")
+
+    refused = client.refuses(None, "create", "tour.pk", columns=COLUMNS, keys=["a"], buckets=1)
+    check("primary" in refused.message.lower(), f"the error for a primary-key table should name it: {refused.message}")
+
+    world.stop(node.process, kill=True)
+    node.process = world.start("node-again", node.argv)
+    more = values(range(500, 600))
+    ask("append", "tour.log", rows=more)
+    same(multiset([r[4] for r in ask("scan", "tour.log")]), multiset(written + more), "scan after SIGKILL and restart")
+    same(len(ask("partitions", "tour.part")), 3, "partitions after restart")
+    ask("drop", "tour.log")
+    same(ask("exists", "tour.log"), False, "existence after drop")
+    ask("drop-database", db="tour")
+    check("tour" not in ask("databases"), "the dropped database is listed")
+
+
+@case("tour-pyfluss", "pyfluss 1.0.0 creates, appends, scans rows and projected batches, asks offsets and partitions")
+def pyfluss(world):
+    node = world.node()
+    process = world.start("pyfluss", [sys.executable, HERE / "tour_pyfluss.py", node.address], stdout=subprocess.PIPE)
+    try:
+        out, _ = process.communicate(timeout=90)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"pyfluss hangs: {tail(process.log)}")
+    check(process.returncode == 0, f"pyfluss ended with {process.returncode}: {tail(process.log)}")
+    got = json.loads(out)
+    rows = values(range(60))
+    same(got["offsets"], 60, "sum of latest offsets")
+    same(multiset(got["rows"]), multiset(rows), "rows")
+    same(multiset(got["projected"]), multiset([[r[2], r[0]] for r in rows]), "projected batches")
+    same(got["partitions"], ["x"], "partitions")
+    same(got["missing"], True, "error for a missing table")
+    check("primary" in got["primary"].lower(), f"the error for a primary-key table should name it: {got['primary']}")

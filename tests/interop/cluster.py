@@ -1,0 +1,66 @@
+"""A real Fluss 0.9.1 cluster on loopback: ZooKeeper, coordinator, one tablet server, with the Paimon lake plug-in.
+
+In the jars: fluss-lake-paimon holds no Paimon classes, so paimon-bundle and the Hadoop jar lie beside it in plugins/paimon; the Hadoop jar needs log4j-1.2-api.
+"""
+import os
+
+from world import JARS, HERE, Failed, free_port, tail, until
+
+ZOOKEEPER = "org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.quorum.QuorumPeerMain"
+COORDINATOR = "org.apache.fluss.server.coordinator.CoordinatorServer"
+TABLET = "org.apache.fluss.server.tablet.TabletServer"
+
+
+class Cluster:
+    def __init__(self, world):
+        self.folder = world.folder / "cluster"
+        self.warehouse = self.folder / "warehouse"
+        self.zookeeper, self.coordinator, self.tablet = free_port(), free_port(), free_port()
+        self.address = f"127.0.0.1:{self.coordinator}"
+
+    def table(self, name):
+        database, table = name.split(".")
+        return self.warehouse / f"{database}.db" / table
+
+
+def up(world):
+    """Starts the cluster and waits until the coordinator names the tablet server."""
+    c = Cluster(world)
+    for folder in ("zk", "tmp", "data", "remote", "warehouse", "conf/coordinator", "conf/tablet"):
+        (c.folder / folder).mkdir(parents=True)
+    (c.folder / "conf/zoo.cfg").write_text(
+        f"dataDir={c.folder}/zk\nclientPort={c.zookeeper}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n")
+    for name, port in (("coordinator", c.coordinator), ("tablet", c.tablet)):
+        (c.folder / f"conf/{name}/server.yaml").write_text(f"""zookeeper.address: 127.0.0.1:{c.zookeeper}
+bind.listeners: FLUSS://127.0.0.1:{port}
+tablet-server.id: 0
+default.bucket.number: 1
+default.replication.factor: 1
+data.dir: {c.folder}/data
+remote.data.dir: file://{c.folder}/remote
+datalake.format: paimon
+datalake.paimon.metastore: filesystem
+datalake.paimon.warehouse: {c.warehouse}
+""")
+
+    def java(name, heap, main, *args):
+        argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "--add-opens=java.base/java.nio=ALL-UNNAMED", f"-Djava.io.tmpdir={c.folder}/tmp",
+                f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
+                "-cp", f"{JARS}/server/*:{JARS}/log/*", main, *args]
+        return world.start(name, argv, shared=True, folder=c.folder, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(JARS / "plugins")})
+
+    processes = [java("zookeeper", "96m", ZOOKEEPER, c.folder / "conf/zoo.cfg"),
+                 java("coordinator", "256m", COORDINATOR, "--configDir", c.folder / "conf/coordinator"),
+                 java("tablet", "640m", TABLET, "--configDir", c.folder / "conf/tablet")]
+    client = world.client(c.address)
+
+    def serves():
+        for process in processes:
+            if process.poll() is not None:
+                raise Failed(f"a server ended: {tail(process.log)}")
+        try:
+            return "TABLET_SERVER" in client.ask("nodes")
+        except Failed:
+            return False
+    until(90, "cluster", serves)
+    return c

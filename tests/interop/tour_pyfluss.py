@@ -1,0 +1,70 @@
+"""pyfluss against one address; prints what it saw as one JSON object."""
+import asyncio
+import json
+import sys
+import time
+
+import fluss
+import pyarrow as pa
+
+
+async def poll(seconds, wanted, take):
+    rows, end = [], time.monotonic() + seconds
+    while len(rows) < wanted and time.monotonic() < end:
+        rows += await take()
+    return rows
+
+
+async def error(call):
+    try:
+        await call
+    except Exception as e:
+        return str(e)
+    return None
+
+
+async def main():
+    connection = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": sys.argv[1]}))
+    admin = connection.get_admin()
+    schema = pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.int64())])
+    log, part, pk = (fluss.TablePath("py", name) for name in ("log", "part", "pk"))
+    await admin.create_database("py", ignore_if_exists=True)
+    await admin.create_table(log, fluss.TableDescriptor(fluss.Schema(schema), bucket_count=2), ignore_if_exists=False)
+    seen = {"missing": await error(connection.get_table(fluss.TablePath("py", "nope"))) is not None}
+    table = await connection.get_table(log)
+    writer = table.new_append().create_writer()
+    for id in range(60):
+        writer.append({"a": id, "b": None if id % 5 == 0 else f"v{id}", "c": id * 10})
+    await writer.flush()
+    seen["offsets"] = sum((await admin.list_offsets(log, bucket_ids=[0, 1], offset_spec=fluss.OffsetSpec.latest())).values())
+    everything = {0: fluss.EARLIEST_OFFSET, 1: fluss.EARLIEST_OFFSET}
+
+    scanner = await table.new_scan().create_log_scanner()
+    scanner.subscribe_buckets(everything)
+
+    async def rows():
+        return [[r.row[k] for k in "abc"] for r in await scanner.poll(500)]
+    seen["rows"] = await poll(20, 60, rows)
+
+    batches = await table.new_scan().project([2, 0]).create_record_batch_log_scanner()
+    batches.subscribe_buckets(everything)
+
+    async def projected():
+        found = await batches.poll_arrow(500)
+        return [] if found is None else [[r["c"], r["a"]] for r in found.to_pylist()]
+    seen["projected"] = await poll(20, 60, projected)
+
+    await admin.create_table(part, fluss.TableDescriptor(fluss.Schema(schema), partition_keys=["b"], bucket_count=1), ignore_if_exists=False)
+    await admin.create_partition(part, {"b": "x"}, ignore_if_exists=True)
+    writer = (await connection.get_table(part)).new_append().create_writer()
+    writer.append({"a": 1, "b": "x", "c": 1})
+    await writer.flush()
+    seen["partitions"] = [p.partition_name for p in await admin.list_partition_infos(part)]
+    keyed = fluss.Schema(schema, primary_keys=["a"])
+    seen["primary"] = await error(admin.create_table(pk, fluss.TableDescriptor(keyed, bucket_count=1), ignore_if_exists=False)) or ""
+    await admin.drop_database("py", ignore_if_not_exists=True, cascade=True)
+    await connection.close()
+    print(json.dumps(seen))
+
+
+asyncio.run(main())
