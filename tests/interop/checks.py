@@ -40,12 +40,12 @@ def odd(value, kind):
 
 
 def filters_hold(world, folder, columns, rows, unable=()):
-    """Each filter of `filters` gives the same rows as a filter of all rows. `unable`: (reader, type root, operator) that a reader cannot do."""
+    """Each filter of `filters` gives the same rows as a filter of all rows. `unable`: (reader, column, type, operator) that a reader cannot do."""
     asked, wrong = 0, []
     for reader in (Java(world, folder), Python(folder)):
         for where, ids in filters(columns, rows):
             kind = dict(columns)[where[0]]
-            if any(match(rule, (reader.name, kind, where[1])) for rule in unable):
+            if any(match(rule, (reader.name, where[0], kind, where[1])) for rule in unable):
                 continue
             asked += 1
             try:

@@ -41,7 +41,7 @@ def main():
     finally:
         w.close(keep=failed > 0)
     passed = len(names or world.CASES) - failed
-    print(f"{passed} passed, {failed} failed in {time.monotonic() - started:.0f} s")
+    print(f"{time.monotonic() - started:.0f} s\n{passed} passed, {failed} failed")
     return 1 if failed else 0
 
 

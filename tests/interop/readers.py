@@ -48,14 +48,14 @@ class Python:
 
     def rows(self, columns=None, where=None):
         builder = self.table.new_read_builder()
-        if columns:
-            builder = builder.with_projection(columns)
-        if where:
+        if where:  # before the projection: else pypaimon numbers the columns by it and prunes by other columns' statistics
             p = builder.new_predicate_builder()
             make = {"=": p.equal, "<": p.less_than, "<=": p.less_or_equal, ">": p.greater_than, ">=": p.greater_or_equal,
                     "null": p.is_null, "not null": p.is_not_null}
             builder = builder.with_filter(p.and_predicates(
                 [make[op](column, *(literal(v, self.types[column]) for v in value)) for column, op, *value in where]))
+        if columns:
+            builder = builder.with_projection(columns)
         data = builder.new_read().to_arrow(builder.new_scan().plan().splits())
         columns = columns or list(self.types)
         shown = [[show(v, self.types[c]) for v in plain(data.column(c))] for c in columns]

@@ -10,8 +10,13 @@ import org.apache.paimon.manifest.ManifestEntry;
 import org.apache.paimon.predicate.Predicate;
 import org.apache.paimon.predicate.PredicateBuilder;
 import org.apache.paimon.reader.RecordReaderIterator;
+import org.apache.paimon.schema.Schema;
+import org.apache.paimon.schema.SchemaManager;
 import org.apache.paimon.table.FileStoreTable;
 import org.apache.paimon.table.FileStoreTableFactory;
+import org.apache.paimon.table.sink.BatchTableCommit;
+import org.apache.paimon.table.sink.BatchTableWrite;
+import org.apache.paimon.table.sink.BatchWriteBuilder;
 import org.apache.paimon.table.source.ReadBuilder;
 import org.apache.paimon.table.source.Split;
 import org.apache.paimon.types.*;
@@ -24,7 +29,9 @@ public final class PaimonReader {
     }
 
     private static Object answer(JsonObject q) throws Exception {
-        FileStoreTable table = FileStoreTableFactory.create(LocalFileIO.create(), new Path(q.get("table").getAsString()));
+        Path path = new Path(q.get("table").getAsString());
+        if (q.get("cmd").getAsString().equals("create")) return create(path, q);
+        FileStoreTable table = FileStoreTableFactory.create(LocalFileIO.create(), path);
         switch (q.get("cmd").getAsString()) {
             case "schema": return map("columns", columns(table.rowType()), "options", table.schema().options(), "partitions", table.partitionKeys(), "schema-id", table.schema().id());
             case "snapshot": {
@@ -33,6 +40,7 @@ public final class PaimonReader {
             }
             case "files": return files(table);
             case "read": return read(table, q);
+            case "append": return append(table, q.getAsJsonArray("rows"));
             default: throw new IllegalArgumentException("no command " + q);
         }
     }
@@ -47,6 +55,33 @@ public final class PaimonReader {
         List<List<String>> all = new ArrayList<>();
         type.getFields().forEach(f -> all.add(List.of(f.name(), f.type().asSQLString())));
         return all;
+    }
+
+    private static Object create(Path path, JsonObject q) throws Exception {
+        Schema.Builder schema = Schema.newBuilder().partitionKeys(Lines.texts(q, "partitions")).options(Lines.pairs(q, "options"));
+        for (JsonElement e : q.getAsJsonArray("columns"))
+            schema.column(e.getAsJsonArray().get(0).getAsString(), DataTypeJsonParser.parseAtomicTypeSQLString(e.getAsJsonArray().get(1).getAsString()));
+        return new SchemaManager(LocalFileIO.create(), path).createTable(schema.build()).id();
+    }
+
+    /** Writes and commits rows as Java's batch writer does. */
+    private static Object append(FileStoreTable table, JsonArray rows) throws Exception {
+        RowType type = table.rowType();
+        BatchWriteBuilder builder = table.newBatchWriteBuilder();
+        try (IOManager io = IOManager.create(System.getProperty("java.io.tmpdir"));
+                BatchTableWrite write = (BatchTableWrite) builder.newWrite().withIOManager(io);
+                BatchTableCommit commit = builder.newCommit()) {
+            for (JsonElement e : rows) {
+                GenericRow row = new GenericRow(type.getFieldCount());
+                for (int i = 0; i < type.getFieldCount(); i++) {
+                    JsonElement v = e.getAsJsonArray().get(i);
+                    if (!v.isJsonNull()) row.setField(i, internal(type.getTypeAt(i), v));
+                }
+                write.write(row);
+            }
+            commit.commit(write.prepareCommit());
+        }
+        return table.snapshotManager().latestSnapshotId();
     }
 
     /** Every live file. */
