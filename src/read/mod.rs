@@ -151,7 +151,8 @@ impl Pump {
         let mut start = self.split.start;
         let mut from = match start {
             StartOffset::At(offset) => offset,
-            StartOffset::Earliest => 0,
+            // The log's own beginning, wherever it is.
+            StartOffset::Earliest => -1,
         };
         let mut bytes_max = self.options.bucket_bytes;
         let mut progress = self.runtime.clock.moment();
@@ -193,6 +194,7 @@ impl Pump {
     async fn deliver(&self, range: Option<Range>) -> Result<bool> {
         let Some(Range { slice, from, end }) = range else { return Ok(true) };
         let Slice { log, mut permit } = slice;
+        self.fit(&mut permit, log.len().saturating_add(log.decoded_bytes(from, end)?));
         let decoded = self.runtime.encoders.run(move || log.decode(from, end)).await??;
         if decoded.next_offset != end {
             return Err(Error::data(format!(
@@ -200,14 +202,20 @@ impl Pump {
                 self.split.bucket, decoded.next_offset
             )));
         }
-        let bytes = decoded.batches.iter().map(|batch| batch.rows.get_array_memory_size()).sum();
-        permit.shrink(bytes);
-        if let Some(missing) = bytes.checked_sub(permit.bytes()).filter(|missing| *missing > 0) {
-            // The rows are in memory already. Waiting here, with a permit in hand, could wait for itself.
-            if let Some(more) = self.runtime.budget.try_acquire(missing) {
-                permit.merge(more);
-            }
-        }
+        let rows = decoded.batches.iter().map(|batch| batch.rows.get_array_memory_size());
+        self.fit(&mut permit, rows.sum());
         Ok(self.chunks.send(Ok(Chunk { batches: decoded.batches, end_offset: end, permit })).await.is_ok())
+    }
+
+    /// Makes the permit as large as what it stands for. Waiting for more with a permit in hand could wait for itself, so
+    /// what is not free now is not waited for: the next fetch is.
+    fn fit(&self, permit: &mut Permit, bytes: usize) {
+        permit.shrink(bytes);
+        let missing = bytes.saturating_sub(permit.bytes());
+        if missing > 0
+            && let Some(more) = self.runtime.budget.try_acquire(missing)
+        {
+            permit.merge(more);
+        }
     }
 }
