@@ -99,6 +99,12 @@ impl Budget {
         drop(waiting.wait_for(|count| *count > 0).await);
     }
 
+    /// Whether somebody waits for bytes now.
+    #[must_use]
+    pub fn is_pressed(&self) -> bool {
+        *self.waiting.borrow() > 0
+    }
+
     /// Takes `bytes` if they are free now.
     #[must_use]
     pub fn try_acquire(&self, bytes: usize) -> Option<Permit> {

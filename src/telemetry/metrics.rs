@@ -79,4 +79,12 @@ mod tests {
             assert_eq!(metric.name.contains("_seconds_"), metric.unit == Unit::Seconds, "{}", metric.name);
         }
     }
+
+    #[test]
+    fn the_readme_lists_each_metric() {
+        let readme = include_str!("../../README.md");
+        for metric in ALL {
+            assert!(readme.contains(&format!("`{}`", metric.name)), "{}", metric.name);
+        }
+    }
 }
