@@ -6,6 +6,7 @@
 mod metadata;
 mod pool;
 mod retry;
+mod routed;
 mod tables;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use self::metadata::Located;
 pub use self::retry::Retry;
+pub use self::routed::Answers;
 
 use self::metadata::{Metadata, Server};
 use self::pool::Pool;

@@ -1,0 +1,296 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::*;
+use crate::fluss::api::ApiKey;
+use crate::fluss::cluster::ClusterOptions;
+use crate::fluss::fake::{FakeServer, Reply, servers};
+use crate::fluss::proto::*;
+use crate::model::LayoutOrigin;
+use crate::runtime::{BackoffOptions, Runtime};
+use crate::source::Finished;
+
+const LAYOUT: BucketLayout = BucketLayout { count: 2, origin: LayoutOrigin::Own };
+
+/// A source whose only server knows table 1 with buckets 0 and 1 in partition 3, and answers the rest by `handler`.
+async fn source(handler: impl Fn(ApiKey, Bytes) -> Reply + Send + Sync + 'static) -> (ClusterSource, FakeServer) {
+    let port = Arc::new(AtomicI32::new(0));
+    let own = Arc::clone(&port);
+    let server = FakeServer::start(None, 1, move |key, _, body| {
+        if key != ApiKey::GetMetadata {
+            return handler(key, body);
+        }
+        let request = MetadataRequest::decode(body).unwrap();
+        let port = own.load(Ordering::SeqCst);
+        let mut answer = servers(port, &[port]);
+        if request.partitions_id.iter().any(|id| *id != 3) {
+            return Reply::Error(Code::PARTITION_NOT_EXISTS.error("gone"));
+        }
+        let bucket = |bucket_id| PbBucketMetadata { bucket_id, leader_id: Some(0), ..Default::default() };
+        answer.partition_metadata = vec![PbPartitionMetadata {
+            table_id: 1,
+            partition_name: "a".into(),
+            partition_id: 3,
+            bucket_metadata: vec![bucket(0), bucket(1)],
+            bucket_count: Some(2),
+        }];
+        answer.into()
+    })
+    .await;
+    port.store(server.port, Ordering::SeqCst);
+    let backoff = BackoffOptions { first: Duration::from_millis(1), max: Duration::from_millis(2), attempts_max: 4 };
+    let options = ClusterOptions { retry: backoff, bootstrap: backoff, ..Default::default() };
+    let cluster = Cluster::connect(&[server.address()], options, &Runtime::simulated(1, 0, 1 << 20)).await.unwrap();
+    (ClusterSource::new(cluster), server)
+}
+
+fn bucket(id: i32) -> TableBucket {
+    TableBucket { table: TableId(1), partition: Some(PartitionId(3)), bucket: BucketId(id) }
+}
+
+fn request(offset: i64) -> FetchRequest {
+    let wanted = |id| FetchBucket { bucket: bucket(id), offset: StartOffset::At(offset), bytes_max: 100, layout: LAYOUT };
+    FetchRequest { table: Arc::new(TableInfo::for_tests("demo.t", 2)), buckets: vec![wanted(0), wanted(1)], wait_ms: 500 }
+}
+
+fn entry(bucket_id: i32) -> PbFetchLogRespForBucket {
+    PbFetchLogRespForBucket {
+        partition_id: Some(3),
+        bucket_id,
+        high_watermark: Some(9),
+        records: Some(Bytes::new()),
+        ..Default::default()
+    }
+}
+
+fn refused(bucket_id: i32, code: Code) -> PbFetchLogRespForBucket {
+    PbFetchLogRespForBucket { partition_id: Some(3), bucket_id, error_code: Some(code.0), ..Default::default() }
+}
+
+fn fetched(buckets_resp: Vec<PbFetchLogRespForBucket>) -> Reply {
+    FetchLogResponse { tables_resp: vec![PbFetchLogRespForTable { table_id: 1, buckets_resp }] }.into()
+}
+
+fn offsets(ends: [i64; 2]) -> Reply {
+    let entries = ends.into_iter().zip(0..).map(|(offset, bucket_id)| PbListOffsetsRespForBucket {
+        bucket_id,
+        offset: Some(offset),
+        ..Default::default()
+    });
+    ListOffsetsResponse { buckets_resp: entries.collect() }.into()
+}
+
+#[tokio::test]
+async fn many_buckets_go_out_in_one_request_and_only_those_that_moved_are_asked_for_again() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let requests = Arc::clone(&seen);
+    let (source, _server) = source(move |_, body| {
+        let request = FetchLogRequest::decode(body).unwrap();
+        let buckets: Vec<i32> = request.tables_req[0].buckets_req.iter().map(|bucket| bucket.bucket_id).collect();
+        requests.lock().unwrap().push(request);
+        match buckets[..] {
+            [0, 1] => fetched(vec![entry(0), refused(1, Code::NOT_LEADER_OR_FOLLOWER)]),
+            _ => fetched(vec![entry(1)]),
+        }
+    })
+    .await;
+    let answers = source.fetch(request(5)).await.unwrap();
+    assert_eq!(
+        answers.iter().map(|answer| (answer.bucket, answer.high_watermark)).collect::<Vec<_>>(),
+        [(bucket(0), 9), (bucket(1), 9)]
+    );
+    let seen = seen.lock().unwrap();
+    let first = &seen[0];
+    assert_eq!((seen.len(), first.max_bytes, first.read_preference, first.max_wait_ms), (2, 200, Some(0), Some(500)));
+    let sent = &first.tables_req[0].buckets_req[0];
+    assert_eq!((sent.routing_bucket_count, sent.fetch_offset, sent.partition_id), (Some(2), 5, Some(3)));
+}
+
+#[tokio::test]
+async fn a_wrong_bucket_count_is_stale_and_names_the_bucket() {
+    let (source, _server) = source(|_, _| fetched(vec![entry(0), refused(1, Code::INVALID_BUCKET_ROUTING)])).await;
+    let error = source.fetch(request(5)).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Stale, Some(74)));
+    assert!(error.to_string().contains("`demo.t`, table 1 partition 3 bucket 1"), "{error}");
+}
+
+#[tokio::test]
+async fn an_offset_that_is_gone_names_both_ends_of_the_log() {
+    let (source, _server) = source(|key, body| match key {
+        ApiKey::FetchLog => fetched(vec![refused(0, Code::LOG_OFFSET_OUT_OF_RANGE), entry(1)]),
+        _ => match ListOffsetsRequest::decode(body).unwrap().offset_type {
+            0 => offsets([7, 7]),
+            _ => offsets([70, 70]),
+        },
+    })
+    .await;
+    let error = source.fetch(request(5)).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Data, Some(19)));
+    let text = error.chain();
+    assert!(text.contains("bucket 0") && text.contains("offset `5`") && text.contains("from `7` to `70`"), "{text}");
+}
+
+#[tokio::test]
+async fn remote_segments_are_refused_by_name_and_a_missing_watermark_is_a_fault() {
+    let (remote, _server) = source(|_, _| {
+        let info = PbRemoteLogFetchInfo { remote_log_tablet_dir: "s3://x".into(), ..Default::default() };
+        fetched(vec![PbFetchLogRespForBucket { remote_log_fetch_info: Some(info), records: None, ..entry(0) }, entry(1)])
+    })
+    .await;
+    let error = remote.fetch(request(5)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unsupported);
+    assert!(error.chain().contains("remote log segments"), "{}", error.chain());
+    let (bare, _server) =
+        source(|_, _| fetched(vec![PbFetchLogRespForBucket { high_watermark: None, ..entry(0) }, entry(1)])).await;
+    assert_eq!(bare.fetch(request(5)).await.unwrap_err().kind(), Kind::Data);
+}
+
+#[tokio::test]
+async fn a_bucket_left_out_of_the_answer_is_asked_for_again_and_then_given_up() {
+    let (source, server) = source(|_, _| fetched(vec![entry(0)])).await;
+    let error = source.fetch(request(5)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.chain().contains("left the bucket out"), "{}", error.chain());
+    assert!(server.requests.load(Ordering::SeqCst) > 4);
+}
+
+#[tokio::test]
+async fn schemas_that_batches_name_are_fetched_once() {
+    let bytes = Bytes::from_static(include_bytes!("../../../fixtures/vectors/log-arrow-v0-empty.bin"));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let id = LogSlice::schema_ids(&bytes).unwrap().into_iter().next().unwrap();
+    let log = bytes.clone();
+    let (source, _server) = source(move |key, _| match key {
+        ApiKey::FetchLog => {
+            let full = |id| PbFetchLogRespForBucket { records: Some(log.clone()), ..entry(id) };
+            fetched(vec![full(0), full(1)])
+        }
+        _ => {
+            count.fetch_add(1, Ordering::SeqCst);
+            let schema_json =
+                br#"{"version":1,"columns":[{"name":"a","data_type":{"type":"INTEGER"},"id":0}],"highest_field_id":0}"#;
+            GetTableSchemaResponse { schema_id: id.0, schema_json: Bytes::from_static(schema_json) }.into()
+        }
+    })
+    .await;
+    let mut request = request(5);
+    let mut other = Schema::clone(&request.table.schema);
+    other.id = SchemaId(id.0 + 1);
+    Arc::make_mut(&mut request.table).schema = Arc::new(other);
+    for _ in 0..2 {
+        let answers = source.fetch(request.clone()).await.unwrap();
+        assert!(answers.iter().all(|answer| answer.log.len() == bytes.len()));
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn offsets_come_in_bucket_order_and_a_partition_that_is_gone_has_none() {
+    let (source, _server) = source(|_, body| {
+        let request = ListOffsetsRequest::decode(body).unwrap();
+        assert_eq!((request.routing_bucket_count, request.follower_server_id), (Some(2), -1));
+        offsets([4, 5])
+    })
+    .await;
+    let table = TableInfo::for_tests("demo.t", 2);
+    let partition = |id| Partition { id: PartitionId(id), spec: vec![], bucket_count: Some(2) };
+    assert_eq!(source.end_offsets(&table, Some(&partition(3)), LAYOUT).await.unwrap(), Some(vec![4, 5]));
+    assert_eq!(source.start_offsets(&table, Some(&partition(4)), LAYOUT).await.unwrap(), None);
+    assert_eq!(source.lanes(&table, &[bucket(0), bucket(1)]).await.unwrap(), [[bucket(0), bucket(1)]]);
+}
+
+#[tokio::test]
+async fn a_heartbeat_carries_everything_at_once_and_tells_faults_per_table() {
+    let (source, server) = source(|_, body| {
+        let request = LakeTieringHeartbeatRequest::decode(body).unwrap();
+        if request.tiering_tables.is_empty() {
+            return Reply::Error(Code::UNKNOWN_SERVER_ERROR.error("not initialized yet"));
+        }
+        assert_eq!((request.force_finished_tables.as_slice(), request.request_table), (&[8][..], Some(true)));
+        assert_eq!(request.finished_tables.len(), 2);
+        let fenced = ErrorResponse { error_code: 50, error_message: Some("fenced\n\tat java".into()) };
+        LakeTieringHeartbeatResponse {
+            coordinator_epoch: 2,
+            tiering_table: Some(PbLakeTieringTableInfo {
+                table_id: 11,
+                table_path: PbTablePath { database_name: "db".into(), table_name: "t".into() },
+                tiering_epoch: 5,
+            }),
+            tiering_table_resp: vec![PbHeartbeatRespForTable { table_id: 7, error: None }],
+            finished_table_resp: vec![PbHeartbeatRespForTable { table_id: 8, error: Some(fenced) }],
+            failed_table_resp: vec![],
+        }
+        .into()
+    })
+    .await;
+    let held = |id| Held { table: TableId(id), coordinator_epoch: CoordinatorEpoch(1), tiering_epoch: TieringEpoch(3) };
+    let heartbeat = Heartbeat {
+        tiering: vec![held(7)],
+        finished: vec![Finished { held: held(8), forced: true }, Finished { held: held(9), forced: false }],
+        failed: vec![],
+        request_table: true,
+    };
+    let reply = source.heartbeat(heartbeat).await.unwrap();
+    let assigned = reply.assigned.unwrap();
+    assert_eq!((assigned.path, assigned.held.coordinator_epoch), (TablePath::new("db", "t"), CoordinatorEpoch(2)));
+    assert_eq!(reply.tiering, [(TableId(7), None)]);
+    assert_eq!(reply.finished, [(TableId(8), Some(HeartbeatFault { code: 50, message: "fenced".into() }))]);
+    let before = server.requests.load(Ordering::SeqCst);
+    assert_eq!(source.heartbeat(Heartbeat::default()).await.unwrap_err().kind(), Kind::Unavailable);
+    assert_eq!(server.requests.load(Ordering::SeqCst), before + 1);
+}
+
+#[tokio::test]
+async fn the_ledger_tells_empty_gone_and_unknown_apart() {
+    for (code, state) in [(53, LedgerState::Empty), (7, LedgerState::TableGone)] {
+        let (source, _server) = source(move |_, _| Reply::Error(Code(code).error("x"))).await;
+        assert_eq!(source.latest(&TablePath::new("db", "t")).await.unwrap(), state);
+    }
+    let (unknown, _server) = source(|_, _| Reply::Error(Code(-1).error("file is gone"))).await;
+    let state = unknown.latest(&TablePath::new("db", "t")).await.unwrap();
+    assert!(matches!(state, LedgerState::Unknown { message } if message.contains("file is gone")));
+    let (denied, _server) = source(|_, _| Reply::Error(Code(48).error("no"))).await;
+    assert_eq!(denied.latest(&TablePath::new("db", "t")).await.unwrap_err().kind(), Kind::Invalid);
+}
+
+#[tokio::test]
+async fn prepare_sends_the_complete_map_and_record_names_the_oldest_entry_to_keep() {
+    let sent = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&sent);
+    let (source, _server) = source(move |key, body| match key {
+        ApiKey::PrepareLakeTableSnapshot => {
+            let request = PrepareLakeTableSnapshotRequest::decode(body).unwrap();
+            assert_eq!(request.ignore_previous_table_offsets, Some(true));
+            assert_eq!(request.bucket_offsets[0].bucket_offsets[0].log_end_offset, Some(40));
+            let entry = PbPrepareLakeTableRespForTable { lake_table_offsets_path: Some("file:/x".into()), ..Default::default() };
+            PrepareLakeTableSnapshotResponse { prepare_lake_table_resp: vec![entry] }.into()
+        }
+        _ => {
+            *keep.lock().unwrap() = Some(CommitLakeTableSnapshotRequest::decode(body).unwrap());
+            let entry = PbCommitLakeTableSnapshotRespForTable { table_id: 1, ..Default::default() };
+            CommitLakeTableSnapshotResponse { table_resp: vec![entry] }.into()
+        }
+    })
+    .await;
+    let (table, path) = (TableId(1), TablePath::new("demo", "t"));
+    let key = BucketKey::from(bucket(0));
+    let offsets = LakeOffsets([(key, 40)].into());
+    let offsets_path = source.prepare(table, &path, &offsets).await.unwrap();
+    assert_eq!(offsets_path, "file:/x");
+    let max_timestamps = [(key, 1_000)].into();
+    let snapshot = SnapshotId(12);
+    source
+        .record(LedgerRecord { table, path, snapshot, offsets_path, offsets, max_timestamps, earliest_to_keep: -1 })
+        .await
+        .unwrap();
+    let sent = sent.lock().unwrap().take().unwrap();
+    let metadata = &sent.lake_table_snapshot_metadata[0];
+    assert_eq!(metadata.earliest_snapshot_id_to_keep, Some(-1));
+    assert_eq!(metadata.readable_bucket_offsets_file_path.as_deref(), Some("file:/x"));
+    assert_eq!(sent.tables_req[0].buckets_req[0].max_timestamp, Some(1_000));
+}
