@@ -23,7 +23,8 @@ def main():
     if unknown:
         print(f"no such case: {', '.join(unknown)} (see --list)", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     failed, started = 0, time.monotonic()
     w = world.World()
     try:

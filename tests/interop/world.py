@@ -79,8 +79,11 @@ class World:
     """Everything of one run. Processes are known by id and end with it."""
 
     def __init__(self):
-        self.folder = SHARED / "runs" / str(os.getpid())
-        shutil.rmtree(self.folder, ignore_errors=True)
+        runs = SHARED / "runs"
+        for old in runs.glob("*"):  # what failed is kept until the next run
+            if not pathlib.Path("/proc", old.name).exists():
+                shutil.rmtree(old, ignore_errors=True)
+        self.folder = runs / str(os.getpid())
         self.folder.mkdir(parents=True)
         self.processes = []
         self.parts = {}
@@ -102,8 +105,8 @@ class World:
                     self.stop(process)
 
     def close(self, keep):
-        for process in reversed(self.processes):
-            self.stop(process)
+        for process in self.processes.copy():
+            self.stop(process, kill=True)
         if keep:
             print(f"logs and data: {self.folder}", file=sys.stderr)
         else:
