@@ -119,7 +119,7 @@ impl LogSlice {
     fn overlapping(&self, from: i64, stop: i64) -> impl Iterator<Item = Result<RawBatch>> {
         batches(self.raw.clone())
             .skip_while(move |batch| batch.as_ref().is_ok_and(|batch| batch.header.next_offset() <= from))
-            .take_while(move |batch| !batch.as_ref().is_ok_and(|batch| batch.header.base_offset >= stop))
+            .take_while(move |batch| from < stop && !batch.as_ref().is_ok_and(|batch| batch.header.base_offset >= stop))
     }
 
     fn schema(&self, id: SchemaId) -> Result<BatchSchema> {
@@ -200,6 +200,7 @@ mod tests {
                 for batch in &decoded.batches {
                     assert!(batch.changes.as_ref().is_none_or(|changes| changes.len() == batch.rows.num_rows()));
                 }
+                assert_eq!(decoded.batches.is_empty(), expected.is_empty());
                 assert_eq!(slice.decoded_bytes(from, stop).unwrap() > 0, !expected.is_empty());
             }
         }

@@ -1,1 +1,0 @@
-//! The twin: a cluster in memory, with faults.
