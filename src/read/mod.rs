@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{self, TryStreamExt};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
@@ -29,13 +30,15 @@ pub struct Options {
     pub wait: Duration,
     /// Requests in flight to one server.
     pub requests_max: usize,
+    /// Ranges of one bucket that decode at once, while the next is fetched.
+    pub ahead: usize,
     /// A bucket that makes no progress for so long fails the round.
     pub stall: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { bucket_bytes: 4 << 20, wait: Duration::from_millis(500), requests_max: 2, stall: Duration::from_secs(60) }
+        Self { bucket_bytes: 4 << 20, wait: Duration::from_millis(500), requests_max: 2, ahead: 2, stall: Duration::from_secs(60) }
     }
 }
 
@@ -99,12 +102,11 @@ impl Reader {
             .ok_or_else(|| Error::internal(format!("{} has no lane", split.bucket)))?;
         // One chunk waits here while the next decodes and the one after is fetched.
         let (sender, chunks) = mpsc::channel(1);
-        let mut pump =
-            Pump { split: split.clone(), lane: lane.clone(), chunks: sender, options: self.options, runtime: self.runtime.clone() };
+        let pump = Pump { split: split.clone(), lane: lane.clone(), options: self.options, runtime: self.runtime.clone() };
         let task = tokio::spawn(async move {
-            if let Err(error) = pump.run().await {
-                // Nobody listens any more: the round has failed elsewhere.
-                drop(pump.chunks.send(Err(error)).await);
+            if let Err(error) = Arc::new(pump).run(&sender).await {
+                // Nobody listening: the round has failed elsewhere.
+                drop(sender.send(Err(error)).await);
             }
         });
         Ok(SplitStream { chunks, _task: AbortOnDropHandle::new(task) })
@@ -133,7 +135,6 @@ impl SplitStream {
 struct Pump {
     split: Split,
     lane: Lane,
-    chunks: mpsc::Sender<Result<Chunk>>,
     options: Options,
     runtime: Runtime,
 }
@@ -146,54 +147,58 @@ struct Range {
 }
 
 impl Pump {
-    async fn run(&mut self) -> Result<()> {
-        let stop = self.split.stop_offset;
-        let mut start = self.split.start;
-        let mut from = match start {
+    async fn run(self: Arc<Self>, to: &mpsc::Sender<Result<Chunk>>) -> Result<()> {
+        debug!(bucket = %self.split.bucket, start = ?self.split.start, stop = self.split.stop_offset, "split begins");
+        let begin = match self.split.start {
             StartOffset::At(offset) => offset,
             // The log's own beginning, wherever it is.
             StartOffset::Earliest => -1,
         };
-        let mut bytes_max = self.options.bucket_bytes;
-        let mut progress = self.runtime.clock.moment();
-        let mut fetched: Option<Range> = None;
-        debug!(bucket = %self.split.bucket, from, stop, "split begins");
-        while from < stop {
-            let want = FetchBucket { bucket: self.split.bucket, offset: start, bytes_max, layout: self.split.layout };
-            let (slice, delivered) = futures::join!(self.lane.fetch(want), self.deliver(fetched.take()));
-            if !delivered? {
-                return Ok(());
-            }
-            let slice = slice?;
-            match slice.log.next_offset().filter(|next| *next > from) {
-                Some(next) => {
-                    let end = next.min(stop);
-                    fetched = Some(Range { slice, from, end });
-                    (from, start) = (end, StartOffset::At(end));
-                    bytes_max = self.options.bucket_bytes;
-                    progress = self.runtime.clock.moment();
-                }
-                None if progress.elapsed() >= self.options.stall => {
-                    return Err(Error::unavailable(format!(
-                        "{} gives nothing at offset `{from}` since `{}` s, although its log ends at `{stop}`",
-                        self.split.bucket,
-                        self.options.stall.as_secs()
-                    )));
-                }
-                None => {
-                    // A batch that does not fit may come as a cut-off tail only.
-                    bytes_max = bytes_max.saturating_mul(2).clamp(1, BUCKET_BYTES_MAX);
-                    self.runtime.clock.sleep(Duration::from_millis(10)).await;
-                }
+        let (fetcher, decoder) = (Arc::clone(&self), self);
+        let ranges = stream::try_unfold(begin, move |from| Arc::clone(&fetcher).fetch(from));
+        // The next ranges are fetched while up to `ahead` of them decode; the order stays.
+        let chunks = ranges.map_ok(|range| Arc::clone(&decoder).decode(range)).try_buffered(decoder.options.ahead.max(1));
+        let mut chunks = std::pin::pin!(chunks);
+        while let Some(chunk) = chunks.try_next().await? {
+            if to.send(Ok(chunk)).await.is_err() {
+                break; // nobody listens any more
             }
         }
-        self.deliver(fetched).await.map(|_| ())
+        Ok(())
     }
 
-    /// Decodes and hands over; `false` when nobody listens any more.
-    async fn deliver(&self, range: Option<Range>) -> Result<bool> {
-        let Some(Range { slice, from, end }) = range else { return Ok(true) };
-        let Slice { log, mut permit } = slice;
+    /// The next range from `from` on, and where it ends; `None` at the stop offset.
+    async fn fetch(self: Arc<Self>, from: i64) -> Result<Option<(Range, i64)>> {
+        let stop = self.split.stop_offset;
+        if from >= stop {
+            return Ok(None);
+        }
+        let began = self.runtime.clock.moment();
+        let offset = if from < 0 { StartOffset::Earliest } else { StartOffset::At(from) };
+        let mut bytes_max = self.options.bucket_bytes;
+        loop {
+            let want = FetchBucket { bucket: self.split.bucket, offset, bytes_max, layout: self.split.layout };
+            let slice = self.lane.fetch(want).await?;
+            if let Some(next) = slice.log.next_offset().filter(|next| *next > from) {
+                let end = next.min(stop);
+                return Ok(Some((Range { slice, from, end }, end)));
+            }
+            if began.elapsed() >= self.options.stall {
+                return Err(Error::unavailable(format!(
+                    "{} gives nothing at offset `{}` since `{}` s, although its log ends at `{stop}`",
+                    self.split.bucket,
+                    from.max(0),
+                    self.options.stall.as_secs()
+                )));
+            }
+            // A batch that does not fit may come as a cut-off tail only.
+            bytes_max = bytes_max.saturating_mul(2).clamp(1, BUCKET_BYTES_MAX);
+            self.runtime.clock.sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn decode(self: Arc<Self>, range: Range) -> Result<Chunk> {
+        let Range { slice: Slice { log, mut permit }, from, end } = range;
         self.fit(&mut permit, log.len().saturating_add(log.decoded_bytes(from, end)?));
         let decoded = self.runtime.encoders.run(move || log.decode(from, end)).await??;
         if decoded.next_offset != end {
@@ -204,7 +209,7 @@ impl Pump {
         }
         let rows = decoded.batches.iter().map(|batch| batch.rows.get_array_memory_size());
         self.fit(&mut permit, rows.sum());
-        Ok(self.chunks.send(Ok(Chunk { batches: decoded.batches, end_offset: end, permit })).await.is_ok())
+        Ok(Chunk { batches: decoded.batches, end_offset: end, permit })
     }
 
     /// Makes the permit as large as what it stands for. Waiting for more with a permit in hand could wait for itself, so
