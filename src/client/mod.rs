@@ -1,1 +1,8 @@
-//! The client half: writer with bucket assigner, admin calls.
+//! The client half: what a user does to a cluster from outside, and an append writer.
+//!
+//! [`Admin`] makes and lists databases, tables and partitions and changes bucket counts; [`Writer`] appends rows to a log table,
+//! each once. Both stand on [`fluss::cluster`](crate::fluss::cluster). Callers: quickstart, loader, tests, benches.
+
+mod admin;
+
+pub use admin::Admin;

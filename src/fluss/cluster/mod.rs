@@ -18,7 +18,7 @@ pub use self::routed::Answers;
 
 use self::metadata::{Metadata, Server};
 use self::pool::Pool;
-use super::api::Request;
+use super::api::{ApiKey, Request};
 use super::code::{Class, Code};
 use super::connection::{Connection, ConnectionOptions, ServerType};
 use super::proto::MetadataRequest;
@@ -136,6 +136,14 @@ impl Cluster {
             self.suspect_coordinator(error);
         }
         answer
+    }
+
+    /// The version that the coordinator gets requests of `key` in.
+    ///
+    /// # Errors
+    /// `Unsupported` with code 2 when there is no common one; `Unavailable`.
+    pub async fn coordinator_version(&self, key: ApiKey) -> Result<i16> {
+        self.coordinator_connection().await?.version(key)
     }
 
     async fn coordinator_connection(&self) -> Result<Connection> {
