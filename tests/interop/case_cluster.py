@@ -70,7 +70,7 @@ def crash(world):
     client.ask("create", "g.crash", columns=COLUMNS, buckets=2, properties=LAKE, **{"bucket-keys": ["id"]})
     written = batch(range(300))
     client.ask("append", "g.crash", rows=written)
-    until(60, "kill", lambda: world.round(cluster.address, fail="commit.after_publish=kill", codes=(0, -signal.SIGKILL))[1] != 0)
+    until(60, "kill", lambda: world.round(cluster.address, fail="commit.after_publish=kill", codes=(0, -signal.SIGABRT, -signal.SIGKILL))[1])
     published = Java(world, cluster.table("g.crash")).snapshot()["id"]
     client.refuses("LakeTableSnapshotNotExistException", "lake-snapshot", "g.crash")
     more = batch(range(300, 500))
