@@ -44,7 +44,7 @@ impl LogFormat {
 pub struct BatchSchema {
     /// As Fluss has it.
     pub schema: Arc<Schema>,
-    /// As [`arrow_schema`] makes it.
+    /// As [`arrow_schema()`] makes it.
     pub arrow: SchemaRef,
 }
 
@@ -52,7 +52,7 @@ impl BatchSchema {
     /// Makes the Arrow schema.
     ///
     /// # Errors
-    /// As [`arrow_schema`].
+    /// As [`arrow_schema()`].
     pub fn new(schema: Arc<Schema>) -> Result<Self> {
         let arrow = arrow_schema(&schema)?;
         Ok(Self { schema, arrow })

@@ -39,7 +39,7 @@ const fn unit(precision: u8) -> TimeUnit {
 /// The Arrow type that a Fluss type has in a batch.
 ///
 /// # Errors
-/// As [`arrow_schema`].
+/// As [`arrow_schema()`].
 pub fn arrow_type(kind: &TypeKind) -> Result<ArrowType> {
     let too_long = |length: u32| Error::invalid(format!("a length of `{length}`"));
     Ok(match kind {
