@@ -6,6 +6,7 @@
 mod avro;
 mod binary_row;
 pub mod manifest;
+pub mod merge;
 mod meta;
 pub mod options;
 pub mod path;
