@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::model::{BucketId, BucketLayout, LakeOffsets, Partition, Split, StartOffset, TableBucket};
 
 pub use facts::{Facts, PartitionFacts, gather};
-pub use support::check_table;
+pub use support::{LakePlace, check_table};
 
 /// Bounds of planning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,28 @@
 //! What is refused before anything is read, each by its name.
 
+use std::collections::BTreeMap;
+
 use crate::error::{Error, Result};
 use crate::model::TableInfo;
 
-/// Whether this build tiers such a table at all, from what Fluss says about it.
+/// Where a table's lake table is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LakePlace {
+    /// URL of the warehouse.
+    pub warehouse: String,
+    /// Options of its store and catalog, without prefix.
+    pub options: BTreeMap<String, String>,
+    /// Folder of the table below it.
+    pub root: String,
+}
+
+const CATALOG_PREFIX: &str = "table.datalake.paimon.";
+
+/// Whether this build tiers such a table at all, from what Fluss says about it; and where its lake table is (F6.1).
 ///
 /// # Errors
 /// `Unsupported` names the feature; `Invalid` when the lake's place is not told.
-pub fn check_table(table: &TableInfo) -> Result<()> {
+pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
     let refuse = |what: String| Err(Error::unsupported(format!("table `{}`: {what} not supported", table.path)));
     if table.has_primary_key() {
         return refuse("primary keys are".to_owned());
@@ -31,9 +46,17 @@ pub fn check_table(table: &TableInfo) -> Result<()> {
         None | Some("filesystem") => {}
         Some(metastore) => return refuse(format!("metastore `{metastore}` of the lake catalog is")),
     }
-    if option("table.datalake.paimon.warehouse").is_none() {
+    if table.property("paimon.path").is_some() {
+        return refuse("a lake path of its own (`paimon.path`) is".to_owned());
+    }
+    let catalog = |key: &str| option(&format!("{CATALOG_PREFIX}{key}"));
+    let Some(warehouse) = catalog("warehouse") else {
         return Err(Error::invalid(format!("table `{}` does not tell the lake's warehouse", table.path))
             .with_hint("the cluster needs `datalake.paimon.warehouse`"));
-    }
-    Ok(())
+    };
+    let database = option("table.datalake.database-name").unwrap_or(&table.path.database);
+    let name = option("table.datalake.table-name").unwrap_or(&table.path.table);
+    let options =
+        table.properties.iter().filter_map(|(key, value)| Some((key.strip_prefix(CATALOG_PREFIX)?.to_owned(), value.clone())));
+    Ok(LakePlace { warehouse: warehouse.to_owned(), options: options.collect(), root: format!("{database}.db/{name}") })
 }

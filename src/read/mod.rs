@@ -224,3 +224,6 @@ impl Pump {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
