@@ -4,5 +4,8 @@
 //! each once. Both stand on [`fluss::cluster`](crate::fluss::cluster). Callers: quickstart, loader, tests, benches.
 
 mod admin;
+mod rows;
+mod writer;
 
 pub use admin::Admin;
+pub use writer::{Writer, WriterOptions};
