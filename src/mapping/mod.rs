@@ -1,1 +1,18 @@
-//! Fluss ⇄ Paimon, pure: types, options, partition values, system columns, names.
+//! Fluss ⇄ Paimon, pure: types, options, partition values, system columns, names (F6).
+//!
+//! Owns what a lake table has to look like for a Fluss table, whether an existing one does, and how rows get from the one's columns to
+//! the other's. Does not own the formats (`fluss`, `paimon`) and does no I/O. Callers: plan, write (through round), catalog, node.
+
+mod arrow;
+mod compatible;
+mod partition;
+mod rows;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+pub use arrow::lake_arrow_schema;
+pub use compatible::{BucketDrift, LakeForm, bucket_drift, compatible};
+pub use partition::partition_row;
+pub use rows::LakeRows;
+pub use schema::{LAKE_ENABLED, is_lake_enabled, lake_path, lake_schema};
