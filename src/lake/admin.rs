@@ -1,73 +1,147 @@
-//! Making tables and changing their options (P2.4, P2.5).
-
-use std::collections::BTreeMap;
+//! A warehouse: making tables, and changing what their newest schema says (P2.4, P2.5).
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::{max_id, text};
+use super::{LakeTable, max_id, text};
 use crate::error::{Error, Result};
-use crate::paimon::{TableSchema, path};
-use crate::runtime::Clock;
+use crate::model::Field;
+use crate::paimon::{TableSchema, path, type_json};
+use crate::runtime::Runtime;
 use crate::storage::{Created, Store};
 
 /// Lost races for the next schema id before altering gives up.
 const TRIES_MAX: usize = 20;
 
-/// Makes a table: schema file 0, if there is none. Databases are folders, so nothing else is needed.
-///
-/// [`Created::Exists`] when the table is there already, whatever its schema.
-///
-/// # Errors
-/// `Unavailable`: the outcome is unknown, call again.
-pub async fn create_table(store: &Store, root: &str, schema: &TableSchema) -> Result<Created> {
-    if max_id(store, root, path::SCHEMAS, "schema-").await?.is_some() {
-        return Ok(Created::Exists);
-    }
-    store.create(&format!("{root}/{}", path::schema(schema.id)), Bytes::from(schema.to_json()?)).await
+/// A folder of databases: the filesystem catalog (P1.1).
+#[derive(Debug, Clone)]
+pub struct Warehouse {
+    store: Store,
+    runtime: Runtime,
 }
 
-/// Sets options (`None` removes one) by a new schema file; `false` when the newest schema has them so already.
-///
-/// Everything else of the schema stays as it is, members that this build does not know included.
-///
-/// # Errors
-/// `Unavailable`: the outcome is unknown, call again; `Data` when there is no table or its schema file is wrong.
-pub async fn alter_options(store: &Store, root: &str, changes: &BTreeMap<String, Option<String>>, clock: &Clock) -> Result<bool> {
-    for _ in 0..TRIES_MAX {
-        let newest = max_id(store, root, path::SCHEMAS, "schema-").await?;
-        let newest = newest.ok_or_else(|| Error::data(format!("there is no lake table in `{}`", store.name(root))))?;
-        let place = format!("{root}/{}", path::schema(newest));
-        let bytes = store.get_existing(&place).await?;
-        let altered = altered(text(&bytes)?, newest + 1, changes, clock.now_ms())
-            .map_err(|error| error.context(format!("read `{}`", store.name(&place))))?;
-        let Some(json) = altered else { return Ok(false) };
-        match store.create(&format!("{root}/{}", path::schema(newest + 1)), Bytes::from(json)).await? {
-            Created::Yes => return Ok(true),
-            // Somebody was faster, or our own reply got lost: look again.
-            Created::Exists => {}
+/// One change of a schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SchemaChange {
+    /// Sets an option, or removes it.
+    Option {
+        /// Its key.
+        key: String,
+        /// Its value; `None` removes it.
+        value: Option<String>,
+    },
+    /// Adds a nullable column of a type that is not nested.
+    AddColumn {
+        /// Name, type, comment; the id is given by the table.
+        field: Field,
+        /// The column that it comes before; `None` = at the end.
+        before: Option<String>,
+    },
+}
+
+impl Warehouse {
+    /// The warehouse that is the root of `store`.
+    #[must_use]
+    pub const fn new(store: Store, runtime: Runtime) -> Self {
+        Self { store, runtime }
+    }
+
+    /// Path or URL of the warehouse.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.store.url()
+    }
+
+    /// Opens a table; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`LakeTable::open`].
+    pub async fn table(&self, database: &str, table: &str) -> Result<Option<LakeTable>> {
+        LakeTable::open(self.store.clone(), path::table(database, table), self.runtime.clone()).await
+    }
+
+    /// Makes a table: schema file 0, if there is none. Databases are folders, so nothing else is needed.
+    ///
+    /// `false` when the table is there already, whatever its schema.
+    ///
+    /// # Errors
+    /// `Unavailable`: the outcome is unknown, call again.
+    pub async fn create_table(&self, database: &str, table: &str, schema: &TableSchema) -> Result<bool> {
+        let root = path::table(database, table);
+        if max_id(&self.store, &root, path::SCHEMAS, "schema-").await?.is_some() {
+            return Ok(false);
         }
+        let place = format!("{root}/{}", path::schema(schema.id));
+        Ok(self.store.create(&place, Bytes::from(schema.to_json()?)).await? == Created::Yes)
     }
-    Err(Error::unavailable(format!("others keep changing the schema of `{}`", store.name(root))))
+
+    /// Changes the newest schema by a new schema file: `decide` tells the changes from it, and is asked again when somebody else
+    /// was faster. Everything else of the schema stays as it is, members that this build does not know included.
+    ///
+    /// `false` when nothing was to be changed.
+    ///
+    /// # Errors
+    /// `Unavailable`: the outcome is unknown, call again; `Data` when there is no table or its schema file is wrong; as `decide`.
+    pub async fn alter_table(
+        &self,
+        database: &str,
+        table: &str,
+        decide: impl Fn(&TableSchema) -> Result<Vec<SchemaChange>>,
+    ) -> Result<bool> {
+        let root = path::table(database, table);
+        for _ in 0..TRIES_MAX {
+            let newest = max_id(&self.store, &root, path::SCHEMAS, "schema-").await?;
+            let newest = newest.ok_or_else(|| Error::data(format!("there is no lake table in `{}`", self.store.name(&root))))?;
+            let place = format!("{root}/{}", path::schema(newest));
+            let bytes = self.store.get_existing(&place).await?;
+            let at = |error: Error| error.context(format!("read `{}`", self.store.name(&place)));
+            let json = text(&bytes).map_err(at)?;
+            let changes = decide(&TableSchema::from_json(json).map_err(at)?)?;
+            if changes.is_empty() {
+                return Ok(false);
+            }
+            let altered = altered(json, newest + 1, &changes, self.runtime.clock.now_ms()).map_err(at)?;
+            let next = format!("{root}/{}", path::schema(newest + 1));
+            if self.store.create(&next, Bytes::from(altered)).await? == Created::Yes {
+                return Ok(true);
+            }
+            // Somebody was faster, or our own reply got lost: look again.
+        }
+        Err(Error::unavailable(format!("others keep changing the schema of `{}`", self.store.name(&root))))
+    }
 }
 
-fn altered(json: &str, id: i64, changes: &BTreeMap<String, Option<String>>, now_ms: i64) -> Result<Option<String>> {
-    // Checks the file; what is written comes from the raw members, so that none gets lost.
-    let before = TableSchema::from_json(json)?;
-    if changes.iter().all(|(key, value)| before.options.get(key) == value.as_ref()) {
-        return Ok(None);
-    }
+/// The schema file after `changes`, made from the raw members, so that none gets lost.
+fn altered(json: &str, id: i64, changes: &[SchemaChange], now_ms: i64) -> Result<String> {
     let wrong = || Error::data("schema file is no JSON object");
     let mut value: Value = serde_json::from_str(json).map_err(|source| wrong().with_source(source))?;
     let members = value.as_object_mut().ok_or_else(wrong)?;
     members.insert("id".to_owned(), id.into());
     members.insert("timeMillis".to_owned(), now_ms.into());
-    let options = members.get_mut("options").and_then(Value::as_object_mut).ok_or_else(wrong)?;
-    for (key, change) in changes {
+    for change in changes {
         match change {
-            Some(text) => options.insert(key.clone(), text.as_str().into()),
-            None => options.remove(key),
-        };
+            SchemaChange::Option { key, value } => {
+                let options = members.get_mut("options").and_then(Value::as_object_mut).ok_or_else(wrong)?;
+                match value {
+                    Some(text) => options.insert(key.clone(), text.as_str().into()),
+                    None => options.remove(key),
+                };
+            }
+            SchemaChange::AddColumn { field, before } => add_column(members, field, before.as_deref()).ok_or_else(wrong)?,
+        }
     }
-    serde_json::to_string_pretty(&value).map(Some).map_err(|source| Error::internal("write schema").with_source(source))
+    serde_json::to_string_pretty(&value).map_err(|source| Error::internal("write schema").with_source(source))
+}
+
+fn add_column(members: &mut Map<String, Value>, field: &Field, before: Option<&str>) -> Option<()> {
+    let highest = members.get("highestFieldId")?.as_i64()?;
+    let mut added = json!({"id": highest + 1, "name": field.name, "type": type_json(&field.data_type)});
+    if let Some(comment) = &field.comment {
+        added.as_object_mut()?.insert("description".to_owned(), comment.as_str().into());
+    }
+    let fields = members.get_mut("fields")?.as_array_mut()?;
+    let place = before.and_then(|name| fields.iter().position(|field| field.get("name").is_some_and(|found| found == name)));
+    fields.insert(place.unwrap_or(fields.len()), added);
+    members.insert("highestFieldId".to_owned(), (highest + 1).into());
+    Some(())
 }

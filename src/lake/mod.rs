@@ -22,7 +22,7 @@ use crate::paimon::{Snapshot, TableSchema, path};
 use crate::runtime::Runtime;
 use crate::storage::{Created, Store};
 
-pub use admin::{alter_options, create_table};
+pub use admin::{SchemaChange, Warehouse};
 pub use live::{LivePartition, PartitionFilter};
 pub use stage::{CommitFacts, Delta, Staged};
 

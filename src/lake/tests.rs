@@ -117,8 +117,9 @@ fn schema(options: &[(&str, &str)]) -> TableSchema {
 
 async fn table(options: &[(&str, &str)]) -> LakeTable {
     let store = Store::in_memory();
-    assert_eq!(create_table(&store, "demo.db/t", &schema(options)).await.unwrap(), Created::Yes);
-    LakeTable::open(store, "demo.db/t", runtime()).await.unwrap().unwrap()
+    let warehouse = Warehouse::new(store, runtime());
+    assert!(warehouse.create_table("demo", "t", &schema(options)).await.unwrap());
+    warehouse.table("demo", "t").await.unwrap().unwrap()
 }
 
 fn partition(name: &str) -> BinaryRow {
@@ -347,28 +348,73 @@ async fn pins_are_consumer_files() {
 }
 
 #[tokio::test]
-async fn tables_are_made_once_and_options_are_set_beside_all_that_is_there() {
+async fn tables_are_made_once_and_altered_beside_all_that_is_there() {
     let store = Store::in_memory();
-    let clock = runtime().clock;
-    assert_eq!(create_table(&store, "d.db/t", &schema(&[])).await.unwrap(), Created::Yes);
-    assert_eq!(create_table(&store, "d.db/t", &schema(&[("x", "y")])).await.unwrap(), Created::Exists);
+    let warehouse = Warehouse::new(store.clone(), runtime());
+    assert!(warehouse.create_table("d", "t", &schema(&[])).await.unwrap());
+    assert!(!warehouse.create_table("d", "t", &schema(&[("x", "y")])).await.unwrap());
     // A member and a field attribute that we do not know.
     let known = schema(&[]).to_json().unwrap().replace("\"version\"", "\"future\": {\"a\": 1}, \"version\"");
     let known = known.replacen("\"name\": \"dt\"", "\"name\": \"dt\", \"defaultValue\": \"x\"", 1);
     store.put("d.db/t/schema/schema-0", Bytes::from(known)).await.unwrap();
-    let four = BTreeMap::from([("bucket".to_owned(), Some("4".to_owned())), ("gone".to_owned(), None)]);
-    assert!(alter_options(&store, "d.db/t", &four, &clock).await.unwrap());
-    assert!(!alter_options(&store, "d.db/t", &four, &clock).await.unwrap());
+    let set = |value: Option<&str>| {
+        let value = value.map(str::to_owned);
+        move |found: &TableSchema| {
+            let change = SchemaChange::Option { key: "bucket".into(), value: value.clone() };
+            Ok(if found.options.get("bucket") == value.as_ref() { vec![] } else { vec![change] })
+        }
+    };
+    assert!(warehouse.alter_table("d", "t", set(Some("4"))).await.unwrap());
+    assert!(!warehouse.alter_table("d", "t", set(Some("4"))).await.unwrap());
     let json: Value = serde_json::from_slice(&store.get_existing("d.db/t/schema/schema-1").await.unwrap()).unwrap();
     assert_eq!((&json["future"]["a"], &json["fields"][0]["defaultValue"]), (&1.into(), &"x".into()));
     assert_eq!((&json["id"], &json["options"]["bucket"], &json["options"]["bucket-key"]), (&1.into(), &"4".into(), &"id".into()));
-    let lake = LakeTable::open(store.clone(), "d.db/t", runtime()).await.unwrap().unwrap();
+    let lake = warehouse.table("d", "t").await.unwrap().unwrap();
     assert_eq!((lake.schema().id, lake.schema().option("bucket")), (1, Some("4")));
     assert_eq!((lake.schema_zero().await.unwrap().time_ms, lake.newest_schema_id().await.unwrap()), (5, 1));
-    let back = BTreeMap::from([("bucket".to_owned(), None)]);
-    assert!(alter_options(&store, "d.db/t", &back, &clock).await.unwrap());
+    assert!(warehouse.alter_table("d", "t", set(None)).await.unwrap());
     assert_eq!(lake.newest_schema_id().await.unwrap(), 2);
-    assert_eq!(alter_options(&store, "d.db/no", &four, &clock).await.unwrap_err().kind(), Kind::Data);
+    assert_eq!(warehouse.alter_table("d", "no", set(None)).await.unwrap_err().kind(), Kind::Data);
+}
+
+#[tokio::test]
+async fn columns_are_added_with_fresh_ids_at_the_end_or_before_another() {
+    let warehouse = Warehouse::new(Store::in_memory(), runtime());
+    assert!(warehouse.create_table("d", "t", &schema(&[])).await.unwrap());
+    let column = |name: &str, before: Option<&str>| SchemaChange::AddColumn {
+        field: crate::model::Field {
+            id: 99,
+            name: name.into(),
+            data_type: crate::paimon::parse_type("DECIMAL(10, 2)").unwrap(),
+            comment: Some("c".into()),
+        },
+        before: before.map(str::to_owned),
+    };
+    assert!(warehouse.alter_table("d", "t", |_| Ok(vec![column("x", None), column("y", Some("id"))])).await.unwrap());
+    let schema = warehouse.table("d", "t").await.unwrap().unwrap();
+    let fields: Vec<(&str, i32)> = schema.schema().fields.iter().map(|field| (field.name.as_str(), field.id)).collect();
+    assert_eq!(fields, [("dt", 0), ("y", 3), ("id", 1), ("x", 2)]);
+    assert_eq!(schema.schema().highest_field_id, 3);
+    assert_eq!(schema.schema().fields[1].comment.as_deref(), Some("c"));
+}
+
+#[tokio::test]
+async fn a_lost_race_for_a_schema_is_decided_afresh() {
+    use crate::storage::{Fault, Faults};
+    let store = Store::in_memory();
+    assert!(Warehouse::new(store.clone(), runtime()).create_table("d", "t", &schema(&[])).await.unwrap());
+    // Our create of schema-1 does its work but its reply is lost; the second call finds nothing to do.
+    let mut first = true;
+    let faulty =
+        store.with_faults(Faults::scripted(move |act, _| (act == "create" && std::mem::take(&mut first)).then_some(Fault::After)));
+    let warehouse = Warehouse::new(faulty, runtime());
+    let four = |found: &TableSchema| {
+        let change = SchemaChange::Option { key: "bucket".into(), value: Some("4".into()) };
+        Ok(if found.option("bucket") == Some("4") { vec![] } else { vec![change] })
+    };
+    assert_eq!(warehouse.alter_table("d", "t", four).await.unwrap_err().kind(), Kind::Unavailable);
+    assert!(!warehouse.alter_table("d", "t", four).await.unwrap());
+    assert_eq!(warehouse.table("d", "t").await.unwrap().unwrap().schema().id, 1);
 }
 
 proptest! {

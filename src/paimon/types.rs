@@ -102,6 +102,13 @@ impl From<&DataType> for TypeJson {
     }
 }
 
+/// A type as schema files hold it: text, or an object for nested types.
+#[must_use]
+pub fn type_json(data_type: &DataType) -> Value {
+    // Only texts, numbers and structures of them: this can't fail.
+    serde_json::to_value(TypeJson::from(data_type)).unwrap_or_default()
+}
+
 /// Reads a type as schema files hold it: text, or an object for nested types.
 ///
 /// # Errors
