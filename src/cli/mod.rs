@@ -5,7 +5,9 @@
 
 mod args;
 mod exit;
+mod inspect;
 mod output;
+mod run;
 mod signals;
 
 use std::process::ExitCode;
@@ -67,15 +69,11 @@ async fn drive(args: Args, runtime: Runtime, output: &mut Output) -> Result<(), 
 }
 
 async fn run(command: Command, runtime: Runtime, output: &mut Output) -> Result<(), End> {
-    let _ = (runtime, output);
     match command {
-        Command::Run(run) if !run.once => {
-            Err(Error::unsupported("the daemon (issue: service)").with_hint("use `lakeward run --once`").into())
-        }
-        Command::Run(_) => Err(Error::unsupported("run").into()),
+        Command::Run(args) => run::run(&args, runtime, output).await,
+        Command::Inspect(args) => inspect::run(&args, runtime, output).await,
         Command::Quickstart(_) => Err(Error::unsupported("quickstart").into()),
         Command::Node(_) => Err(Error::unsupported("node").into()),
         Command::Plan(_) => Err(Error::unsupported("plan").into()),
-        Command::Inspect(_) => Err(Error::unsupported("inspect").into()),
     }
 }

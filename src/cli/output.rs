@@ -13,7 +13,6 @@ pub(crate) struct Output {
     _private: (),
 }
 
-#[expect(dead_code, reason = "quickstart, plan and inspect land next")]
 impl Output {
     pub(super) const fn new() -> Self {
         Self { _private: () }
@@ -78,7 +77,6 @@ impl Output {
 }
 
 /// A count with thousands separators.
-#[cfg_attr(not(test), expect(dead_code, reason = "quickstart, plan and inspect land next"))]
 pub(crate) fn count(number: impl Into<i128>) -> String {
     let number: i128 = number.into();
     let digits = number.unsigned_abs().to_string();
@@ -93,6 +91,12 @@ pub(crate) fn count(number: impl Into<i128>) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A point in time, epoch milliseconds, as UTC text.
+pub(crate) fn time(ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ms)
+        .map_or_else(|_| ms.to_string(), |moment| moment.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +21,7 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::paimon::{Snapshot, TableSchema, path};
 use crate::runtime::Runtime;
-use crate::storage::{Created, Store};
+use crate::storage::{self, Created, Store, StoreOptions};
 
 pub use admin::{SchemaChange, Warehouse};
 pub use live::{LivePartition, PartitionFilter};
@@ -87,6 +88,23 @@ impl LakeTable {
         let schema = read_schema(&store, &root, newest).await?;
         let names = Names { uuid: runtime.rng.uuid(), next: AtomicU64::new(0) };
         Ok(Some(Self { store, root, runtime, schema: Arc::new(schema), names: Arc::new(names), live: Arc::new(Mutex::new(None)) }))
+    }
+
+    /// Opens the table in folder `root` of the warehouse at `url`; `None` when there is none. Nothing is made.
+    ///
+    /// # Errors
+    /// As [`storage::open`] and [`LakeTable::open`].
+    pub async fn open_in(
+        url: &str,
+        options: &BTreeMap<String, String>,
+        root: impl Into<String>,
+        runtime: Runtime,
+    ) -> Result<Option<Self>> {
+        if !storage::is_there(url)? {
+            return Ok(None);
+        }
+        let options = StoreOptions { options: options.clone(), ..StoreOptions::default() };
+        Self::open(storage::open(url, &options)?, root, runtime).await
     }
 
     /// The newest schema when the table was opened.

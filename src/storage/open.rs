@@ -36,6 +36,14 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
     Ok(Store { inner: Arc::new(local), url, local: Some(root), faults: None })
 }
 
+/// Whether there is a root at `url`. Where roots can't be missing (object stores), there is.
+///
+/// # Errors
+/// `Unsupported` names a scheme that is not there.
+pub fn is_there(url: &str) -> Result<bool> {
+    Ok(local_path(url)?.is_dir())
+}
+
 /// Reads the object at a whole URL, without opening (and making) a root; `None` when it is not there.
 ///
 /// # Errors

@@ -1,0 +1,112 @@
+//! `lakeward run --once`: tier what the queue has, then end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::End;
+use super::args::Run;
+use super::output::{Output, count};
+use crate::daemon::{self, OnceReport, Service};
+use crate::error::{Error, Kind, Result};
+use crate::fluss::cluster::{Cluster, ClusterOptions};
+use crate::model::{RoundOutcome, RoundSummary};
+use crate::round::{self, RoundContext};
+use crate::runtime::Runtime;
+use crate::source::cluster::ClusterSource;
+
+pub(super) async fn run(args: &Run, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+    if !args.once {
+        return Err(Error::unsupported("the daemon (issue: service) is not there yet")
+            .with_hint("use `lakeward run --once`")
+            .into());
+    }
+    let service = service(&args.server, &runtime).await?;
+    let mut closed = None;
+    let mut on_round = |summary: &RoundSummary| {
+        let printed = if args.json { output.json(summary) } else { output.data(&line(summary)) };
+        if let Err(end) = printed {
+            // Nobody reads any more: hand back and end.
+            closed.get_or_insert(end);
+            runtime.shutdown.cancel();
+        }
+    };
+    let report = daemon::run_once(&service, args.wait.unwrap_or(Duration::ZERO), &mut on_round).await?;
+    match closed {
+        Some(end) => Err(end),
+        None => verdict(report).map_err(End::from),
+    }
+}
+
+/// Everything that works on the cluster at `server`.
+pub(super) async fn service(server: &str, runtime: &Runtime) -> Result<Service> {
+    let cluster = Cluster::connect(&[server.to_owned()], ClusterOptions::default(), runtime).await?;
+    let source = Arc::new(ClusterSource::new(cluster));
+    Ok(Service {
+        queue: Arc::<ClusterSource>::clone(&source),
+        rounds: RoundContext {
+            scan: Arc::<ClusterSource>::clone(&source),
+            ledger: source,
+            runtime: runtime.clone(),
+            options: round::Options::default(),
+        },
+        options: daemon::Options::default(),
+    })
+}
+
+/// One round in one line.
+pub(super) fn line(summary: &RoundSummary) -> String {
+    match summary.outcome {
+        RoundOutcome::Idle => format!("{}: nothing to tier", summary.table),
+        RoundOutcome::Committed { snapshot } => format!(
+            "{}: snapshot {snapshot}: {} rows in {} files, {}",
+            summary.table,
+            count(summary.rows),
+            count(summary.files),
+            seconds(summary)
+        ),
+    }
+}
+
+/// Time of a round, as people say it.
+pub(super) fn seconds(summary: &RoundSummary) -> String {
+    let tenths = (summary.plan_ms + summary.write_ms + summary.commit_ms + 50) / 100;
+    format!("{}.{} s", tenths / 10, tenths % 10)
+}
+
+/// The gravest fault decides the exit code; the others are in the log.
+fn verdict(report: OnceReport) -> Result<()> {
+    let failed = report.faults.len();
+    let gravest = report.faults.into_iter().min_by_key(|(_, error)| rank(error.kind()));
+    match gravest {
+        None => Ok(()),
+        Some((table, error)) => Err(error
+            .context(format!("{failed} of {} tables could not be tiered, `{table}` among them", report.rounds + failed as u64))),
+    }
+}
+
+const fn rank(kind: Kind) -> u8 {
+    match kind {
+        Kind::Internal => 0,
+        Kind::Data => 1,
+        Kind::Invalid => 2,
+        Kind::Unsupported => 3,
+        Kind::Unavailable => 4,
+        Kind::Stale => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::TablePath;
+
+    #[test]
+    fn the_gravest_fault_decides_and_no_fault_is_fine() {
+        let table = || TablePath::new("demo", "t");
+        assert!(verdict(OnceReport { rounds: 3, faults: vec![] }).is_ok());
+        let faults = vec![(table(), Error::stale("s")), (table(), Error::data("d")), (table(), Error::unsupported("u"))];
+        let error = verdict(OnceReport { rounds: 1, faults }).unwrap_err();
+        assert_eq!(error.kind(), Kind::Data);
+        assert!(error.chain().contains("3 of 4 tables"), "{}", error.chain());
+    }
+}
