@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Base;
 use super::fault::Fault;
 use super::seen::Seen;
+use crate::lake::LivePartition;
 use crate::model::RoundId;
 use crate::paimon::BinaryRow;
 
@@ -122,6 +123,11 @@ impl Unknown {
         self.0.retain(|id| !matches!(facts.snapshots.get(id), Some(Some(seen)) if seen.round() != Some(facts.round)));
     }
 
+    /// Whether a try may still land above `id`: the lake was rolled back below it, and whatever is built there could be followed by it.
+    pub(super) fn reaches_beyond(&self, id: i64) -> bool {
+        self.0.last().is_some_and(|last| *last > id)
+    }
+
     /// Whether every try is settled as lost: then no snapshot can name the round's files.
     pub(super) fn is_settled(&self) -> bool {
         self.0.is_empty()
@@ -130,11 +136,11 @@ impl Unknown {
 
 /// Partitions whose live files have other totals than ours (P8.5, P6.4): partition, totals in the lake, ours.
 pub(super) fn mixed_totals(
-    live: &BTreeMap<BinaryRow, BTreeSet<i32>>,
+    live: &BTreeMap<BinaryRow, LivePartition>,
     ours: &BTreeMap<BinaryRow, i32>,
 ) -> Option<(BinaryRow, BTreeSet<i32>, i32)> {
     ours.iter().find_map(|(partition, total)| {
-        let live = live.get(partition)?;
+        let live = &live.get(partition)?.totals;
         live.iter().any(|live| live != total).then(|| (partition.clone(), live.clone(), *total))
     })
 }

@@ -4,11 +4,11 @@
 //! committed since its base; its identity is its round id; the snapshot itself carries the complete offsets; and what Fluss
 //! knows can be made again from it. In the order of a round:
 //!
-//! * **1 recover** (`recover`, decided in `recovery`): K and the lake → a [`Base`]. What Fluss does not know is recorded
+//! * **1 recover** ([`recover`], decided in `recovery`): K and the lake → a [`Base`]. What Fluss does not know is recorded
 //!   first. Plan from the base, write.
 //! * **3 pin**: a consumer file keeps everything above the floor from expiring.
 //! * **4 check**, then prepare an offsets file with the complete map.
-//! * **5 attempt** (`commit`, decided in `attempt`): look at all that stands above the floor, build, create
+//! * **5 attempt** ([`commit`], decided in `attempt`): look at all that stands above the floor, build, create
 //!   `snapshot-(newest+1)`. A create whose outcome is unknown is settled by the next look: a snapshot with our round id is ours,
 //!   another one settles that ours will never be there, a missing one below the newest leaves it open.
 //! * **6 record** in Fluss, then look at the snapshot once more.
@@ -17,11 +17,12 @@
 //! Decisions are pure functions from facts to verdicts, told apart from the code that acts on them. Owns no data files: it
 //! tells the round whether they may be deleted ([`DataFiles`]). Imports no other stage. Caller: `round`.
 
-#![allow(dead_code, reason = "the acting half waits for lake::LakeTable")]
-
 mod attempt;
+mod context;
 mod fault;
 mod pins;
+mod publish;
+mod recover;
 mod recovery;
 mod seen;
 #[cfg(test)]
@@ -32,8 +33,11 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::model::{BucketKey, LakeOffsets, RoundId, SnapshotId, TableId, TieringEpoch};
-use crate::paimon::{EntryKind, ManifestEntry};
+use crate::paimon::{BinaryRow, EntryKind, ManifestEntry};
 
+pub use context::CommitContext;
+pub use publish::{commit, keep_standing_pin};
+pub use recover::recover;
 pub use seen::{COMMIT_IDENTIFIER, COMMIT_USER};
 
 /// Bounds of the commit stage.
@@ -117,6 +121,21 @@ impl RoundWork {
         self.end_offsets.0.iter().any(|(bucket, end)| base.offsets.get(*bucket).unwrap_or(0) < *end)
     }
 
+    /// Bucket total of each touched partition, as its files are stamped.
+    fn totals(&self) -> Result<BTreeMap<BinaryRow, i32>> {
+        let mut totals = BTreeMap::new();
+        for entry in &self.entries {
+            let total = *totals.entry(entry.partition.clone()).or_insert(entry.total_buckets);
+            if total != entry.total_buckets {
+                return Err(Error::internal(format!(
+                    "round `{}` stamps files of one partition with totals `{total}` and `{}`",
+                    self.round, entry.total_buckets
+                )));
+            }
+        }
+        Ok(totals)
+    }
+
     fn rows(&self) -> i64 {
         self.entries.iter().map(|entry| entry.file.row_count).fold(0, i64::saturating_add)
     }
@@ -173,4 +192,51 @@ pub enum CommitOutcome {
         /// The round is in the lake all the same: the next recovery records it.
         published: Option<SnapshotId>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{TABLE, offsets, round};
+    use super::*;
+
+    fn base(ends: &[i64]) -> Base {
+        Base {
+            table: TABLE,
+            offsets: offsets(ends),
+            recovered: None,
+            id: 1,
+            delta_list: None,
+            floor: 1,
+            born_ms: 0,
+            published: BTreeSet::new(),
+        }
+    }
+
+    fn work(ends: &[i64]) -> RoundWork {
+        RoundWork {
+            round: round(9),
+            started_ms: 0,
+            tiering_epoch: None,
+            entries: vec![],
+            end_offsets: offsets(ends),
+            max_timestamps: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_round_advances_when_one_bucket_does_be_it_over_empty_batches() {
+        assert!(work(&[5, 7]).advances(&base(&[5, 6])));
+        assert!(work(&[1]).advances(&base(&[])));
+        assert!(!work(&[5, 6]).advances(&base(&[5, 6])));
+        assert!(!work(&[]).advances(&base(&[5, 6])));
+        assert!(!work(&[0]).advances(&base(&[])));
+    }
+
+    #[test]
+    fn a_round_that_goes_back_is_a_bug_of_ours() {
+        assert!(work(&[5]).check(&base(&[5])).is_ok());
+        let error = work(&[4]).check(&base(&[5])).unwrap_err();
+        assert_eq!(error.kind(), crate::error::Kind::Internal);
+        assert!(error.to_string().contains("bucket `0` at `4`, below its start `5`"));
+    }
 }

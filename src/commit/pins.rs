@@ -10,14 +10,17 @@ use crate::model::RoundId;
 /// Pins of dead rounds go after this long: no living round is older (a round gives up after 12 h).
 const AGE_MAX_MS: i64 = 24 * 60 * 60 * 1000;
 
+/// What the consumer names of our pins begin with.
+pub(super) const PREFIX: &str = "lakeward-";
+
 /// The consumer name of a round's pin: its file is `consumer/consumer-lakeward-<round id>`.
 pub(super) fn name_of(round: RoundId) -> String {
-    format!("lakeward-{round}")
+    format!("{PREFIX}{round}")
 }
 
 /// The round whose pin has this consumer name.
 pub(super) fn round_of(name: &str) -> Option<RoundId> {
-    name.strip_prefix("lakeward-")?.parse().ok()
+    name.strip_prefix(PREFIX)?.parse().ok()
 }
 
 /// Whether a pin written at `written_ms` has to be written again: before half of its time has passed.

@@ -66,7 +66,7 @@ pub(super) enum Step {
 }
 
 /// L or K: what the next round is based on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) id: i64,
     /// Delta manifest list name, while its snapshot is there.

@@ -88,7 +88,7 @@ impl LakeTable {
     /// Reads manifests, several at once, and calls `each` with the entries of one after the other, in order.
     pub(super) async fn for_each_manifest(
         &self,
-        names: impl IntoIterator<Item = String>,
+        names: Vec<String>,
         mut each: impl FnMut(Vec<ManifestEntry>) -> Result<()>,
     ) -> Result<()> {
         let mut reads = stream::iter(names).map(|name| async move { self.read_manifest(&name).await }).buffered(READS_MAX);
@@ -164,7 +164,7 @@ impl LakeTable {
         let mut manifests = self.manifests(snapshot).await?;
         manifests.retain(|manifest| pruning.wants(manifest));
         let deletes = manifests.iter().any(|manifest| manifest.num_deleted_files != 0);
-        self.for_each_manifest(manifests.into_iter().map(|manifest| manifest.file_name), |mut entries| {
+        self.for_each_manifest(manifests.into_iter().map(|manifest| manifest.file_name).collect(), |mut entries| {
             if let Some(filter) = filter {
                 entries.retain(|entry| filter.contains(&entry.partition));
             }

@@ -135,7 +135,7 @@ impl LakeTable {
                 let mut position = 0;
                 for group in groups {
                     after.extend(rest.by_ref().take(group.start - position));
-                    let names = rest.by_ref().take(group.len()).map(|manifest| manifest.file_name);
+                    let names = rest.by_ref().take(group.len()).map(|manifest| manifest.file_name).collect();
                     let mut entries = Vec::new();
                     self.for_each_manifest(names, |found| {
                         entries.extend(found);
@@ -169,10 +169,11 @@ impl LakeTable {
     /// Reads the marked manifests, finds all that is removed, and tells what stands where afterwards.
     async fn full_runs(&self, manifests: &[ManifestFile], marked: &[bool]) -> Result<Vec<Run>> {
         let types = self.schema.partition_types()?;
-        let names = || manifests.iter().zip(marked).filter(|(_, marked)| **marked).map(|(manifest, _)| manifest.file_name.clone());
+        let marked = manifests.iter().zip(marked).filter(|(_, marked)| **marked);
+        let names: Vec<String> = marked.map(|(manifest, _)| manifest.file_name.clone()).collect();
         let mut read: BTreeMap<String, Vec<ManifestEntry>> = BTreeMap::new();
-        let mut order = names();
-        self.for_each_manifest(names(), |entries| {
+        let mut order = names.clone().into_iter();
+        self.for_each_manifest(names, |entries| {
             if let Some(name) = order.next() {
                 read.insert(name, entries);
             }

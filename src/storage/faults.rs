@@ -46,7 +46,13 @@ impl Faults {
         let script = move |_: &str, _: &str| {
             (one_in > 0 && dice.below(one_in) == 0).then(|| if dice.below(2) == 0 { Fault::Before } else { Fault::After })
         };
-        Self { rng: Some(rng), script: Arc::new(Mutex::new(Box::new(script))) }
+        Self::scripted(script).yielding(rng)
+    }
+
+    /// Yields at each call as `rng` says, besides.
+    #[must_use]
+    pub fn yielding(self, rng: Rng) -> Self {
+        Self { rng: Some(rng), ..self }
     }
 
     pub(super) async fn before(&self, act: &'static str, path: &str) -> Result<Option<Fault>> {

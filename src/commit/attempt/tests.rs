@@ -136,9 +136,18 @@ fn an_unknown_try_is_settled_only_by_a_snapshot_that_is_there_and_not_ours() {
 }
 
 #[test]
+fn nothing_is_built_below_a_try_that_may_still_land() {
+    let mut unknown = Unknown::default();
+    assert!(!unknown.reaches_beyond(0));
+    unknown.add(6);
+    assert!(unknown.reaches_beyond(5) && !unknown.reaches_beyond(6));
+}
+
+#[test]
 fn totals_of_touched_partitions_must_be_ours() {
     let row = |byte: u8| BinaryRow(Bytes::from(vec![0, 0, 0, 1, byte]));
-    let live = BTreeMap::from([(row(1), BTreeSet::from([2])), (row(2), BTreeSet::from([4, 8])), (row(3), BTreeSet::from([-1]))]);
+    let totals = |totals: &[i32]| LivePartition { totals: totals.iter().copied().collect(), ..LivePartition::default() };
+    let live = BTreeMap::from([(row(1), totals(&[2])), (row(2), totals(&[4, 8])), (row(3), totals(&[-1]))]);
     let ours = |partition: u8, total: i32| BTreeMap::from([(row(partition), total)]);
     assert_eq!(mixed_totals(&live, &ours(1, 2)), None);
     assert_eq!(mixed_totals(&live, &ours(9, 2)), None);

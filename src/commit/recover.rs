@@ -1,0 +1,89 @@
+//! Step 1, acted: reads what the decision asks for, looks twice where it must, records what Fluss does not know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Base;
+use super::context::{CommitContext, Entry, KEEP_ALL};
+use super::recovery::{Facts, Found, Step, decide};
+use super::seen::Seen;
+use crate::error::{Error, Result};
+use crate::model::{RoundId, SnapshotId};
+
+/// Finds what the next round starts from, and makes Fluss know it (commit.md 1). Always before planning.
+///
+/// # Errors
+/// `Data` and `Unsupported` hold the table and name snapshot, path, both values and the ways out; `Stale` when the table is
+/// gone, another one, or never stands still; `Unavailable`; `Invalid` when the coordinator answers something else.
+pub async fn recover(context: &CommitContext) -> Result<Base> {
+    let born_ms = context.lake.schema_zero().await?.time_ms;
+    let mut pauses = context.backoff();
+    loop {
+        // K first: what is committed between the two reads is then met by the walk.
+        let ledger = context.known().await?;
+        let newest = context.newest().await?;
+        let mut facts = Facts {
+            table: context.table.id,
+            log_table: !context.table.has_primary_key(),
+            ledger,
+            newest,
+            snapshots: BTreeMap::new(),
+            files: BTreeMap::new(),
+        };
+        let step = read_until_decided(context, &mut facts).await?;
+        if step.needs_second_look() && !is_unchanged(context, &facts).await? {
+            match pauses.next_pause() {
+                Some(pause) => context.runtime.clock.sleep(pause).await,
+                None => {
+                    return Err(Error::stale(format!("`{}` never stood still while it was looked at", context.lake.location())));
+                }
+            }
+            continue;
+        }
+        let published: BTreeSet<RoundId> = facts.snapshots.values().flatten().filter_map(Seen::round).collect();
+        let base = |found: Option<Found>, floor: i64, recovered: Option<SnapshotId>| {
+            let found = found.unwrap_or_default();
+            let (id, delta_list, offsets) = (found.id, found.delta_list, found.offsets);
+            Base { table: context.table.id, offsets, recovered, id, delta_list, floor, born_ms, published }
+        };
+        return match step {
+            Step::Record(found) => {
+                record(context, &found).await?;
+                let id = found.id;
+                Ok(base(Some(found), id, Some(SnapshotId(id))))
+            }
+            Step::Stands { base: found, floor, .. } => Ok(base(found, floor, None)),
+            Step::Fault(fault) => Err(context.held(fault)),
+            Step::ReadSnapshot(_) | Step::ReadFile(_) => Err(Error::internal("recovery was not decided")),
+        };
+    }
+}
+
+async fn read_until_decided(context: &CommitContext, facts: &mut Facts) -> Result<Step> {
+    loop {
+        match decide(facts) {
+            Step::ReadSnapshot(id) => {
+                let seen = context.see(id).await?;
+                facts.snapshots.insert(id, seen);
+            }
+            Step::ReadFile(path) => {
+                let file = context.ledger.offsets_file(&path).await?;
+                facts.files.insert(path, file);
+            }
+            step => return Ok(step),
+        }
+    }
+}
+
+/// Reads are not one moment: a fault, or a missing id, stands only if K, the newest id and the table are the same again.
+async fn is_unchanged(context: &CommitContext, facts: &Facts) -> Result<bool> {
+    context.check_same_table().await?;
+    Ok(context.known().await? == facts.ledger && context.newest().await? == facts.newest)
+}
+
+/// Prepares again, always: somebody else's record of the path that L names would delete the very file.
+async fn record(context: &CommitContext, found: &Found) -> Result<()> {
+    let path = context.prepare(&found.offsets).await?;
+    let entry =
+        Entry { id: found.id, path: &path, offsets: &found.offsets, max_timestamps: &BTreeMap::new(), earliest_to_keep: KEEP_ALL };
+    context.record(&entry).await
+}
