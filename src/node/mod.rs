@@ -1,5 +1,148 @@
-//! The embedded server: coordinator and tablet server in one process (architecture.md 7).
+//! The embedded server: coordinator and tablet server of the Fluss protocol in one process (architecture.md 7).
+//!
+//! Owns a folder: the registry, the logs, the offsets files, and by default the warehouse of the lake tables it creates.
+//! Official clients work against it for log tables and get a clear error for what it does not serve. The service cannot tell it
+//! from a cluster: it has one source path, the wire. Called by `cli` and by tests.
 
+mod lake;
 pub mod log;
 pub mod registry;
+mod server;
+mod snapshots;
 pub mod tiering;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+
+use log::{LogOptions, LogStore};
+use registry::{Limits, Registry};
+use server::Server;
+
+/// How a node runs.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// Its folder; made when missing. One node at a time.
+    pub dir: PathBuf,
+    /// Address to listen on; port 0 = a free one.
+    pub listen: String,
+    /// Address that clients are told, `HOST` or `HOST:PORT`; the listening one if not set.
+    pub advertise: Option<String>,
+    /// Root of the lake tables, a path or `file:` URL; `warehouse` in the folder if not set.
+    pub warehouse: Option<String>,
+    /// How long a table stays with its holder after the last heartbeat.
+    pub lease: Duration,
+    /// Whether routed requests without `routing_bucket_count` are refused on rescaled tables even where no hashing can be wrong (S10.1
+    /// trap 16). Clients older than 1.0 need `false` there.
+    pub strict_routing: bool,
+    /// Bounds on what users create.
+    pub limits: Limits,
+    /// How logs are kept; `log.fsync` also covers offsets files.
+    pub log: LogOptions,
+    /// Pause between two looks for rows that are past their time.
+    pub retention_interval: Duration,
+    /// Pause between two looks for partitions to create and drop.
+    pub partition_interval: Duration,
+}
+
+impl NodeOptions {
+    /// Defaults for the folder `dir`: a free loopback port, everything synced, strict routing.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            listen: "127.0.0.1:0".to_owned(),
+            advertise: None,
+            warehouse: None,
+            lease: Duration::from_secs(120),
+            strict_routing: true,
+            limits: Limits::default(),
+            log: LogOptions::default(),
+            retention_interval: Duration::from_secs(60),
+            partition_interval: Duration::from_secs(600),
+        }
+    }
+}
+
+/// A running node. Dropping it ends it without a flush, as a crash would; [`Node::stop`] ends it well.
+#[derive(Debug)]
+pub struct Node {
+    address: SocketAddr,
+    server: Arc<Server>,
+    stopping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Node {
+    /// Opens the folder and serves it from now on.
+    ///
+    /// # Errors
+    /// `Invalid` when an address or a folder can't be used; `Unavailable` when another node has the folder; `Data` when what is
+    /// stored is damaged.
+    pub async fn start(options: NodeOptions, runtime: Runtime) -> Result<Self> {
+        let listener = TcpListener::bind(&options.listen)
+            .await
+            .map_err(|source| Error::invalid(format!("listen on `{}`", options.listen)).with_source(source))?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| Error::invalid(format!("listen on `{}`", options.listen)).with_source(source))?;
+        let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let server = Arc::new(Server::open(options, address, runtime, stopping.clone()).await?);
+        tasks.spawn(server::connection::accept(Arc::clone(&server), listener, tasks.clone()));
+        tasks.spawn(server::chores::retention(Arc::clone(&server)));
+        tasks.spawn(server::chores::partitions(Arc::clone(&server)));
+        tracing::info!(%address, "node started");
+        Ok(Self { address, server, stopping, tasks })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Root of the lake tables it creates.
+    #[must_use]
+    pub fn warehouse(&self) -> &str {
+        self.server.warehouse()
+    }
+
+    /// Takes no more requests, answers those in flight, makes everything durable.
+    pub async fn stop(self) {
+        self.stopping.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.server.flush().await;
+        tracing::info!(address = %self.address, "node stopped");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stopping.cancel();
+    }
+}
+
+/// Opens registry and logs, and clears away what a crash left of dropped tables (blocking).
+fn open(options: &NodeOptions, runtime: &Runtime) -> Result<(Registry, LogStore)> {
+    std::fs::create_dir_all(&options.dir)
+        .map_err(|source| Error::invalid(format!("create folder `{}`", options.dir.display())).with_source(source))?;
+    let registry = Registry::open(&options.dir.join("registry.redb"), runtime.clock.now_ms())?;
+    let logs = LogStore::open(options.dir.join("log"), options.log.clone(), runtime.clock.clone())?;
+    logs.delete_unknown(|table, partition| {
+        registry
+            .table_by_id(table)
+            .is_some_and(|table| partition.is_none_or(|partition| table.partitions_by_id.contains_key(&partition)))
+    })?;
+    Ok((registry, logs))
+}

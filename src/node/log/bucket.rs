@@ -311,7 +311,7 @@ impl BucketLog {
     }
 
     /// Waits until the high watermark moves or the log is closed, from the moment of this call on.
-    pub fn moved(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn moved(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let mut durable = self.durable.subscribe();
         async move {
             // The sender lives in the log; when it is dropped there is nothing to wait for.

@@ -10,7 +10,7 @@ mod handles;
 mod segment;
 mod writers;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,0 +1,249 @@
+//! Logs: append, offsets, bounded reads, counts.
+//!
+//! Source: S4, S5.4, F4.6.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Routed, Server, blocking, decoded, log_of, told};
+use crate::error::{Error, Result};
+use crate::fluss::api::ApiKey;
+use crate::fluss::code::Code;
+use crate::fluss::frame::{RequestFrame, ResponseFrame};
+use crate::fluss::proto::{
+    GetFileSystemSecurityTokenRequest, GetFileSystemSecurityTokenResponse, GetTableStatsRequest, GetTableStatsResponse,
+    InitWriterRequest, InitWriterResponse, LimitScanRequest, LimitScanResponse, ListOffsetsRequest, ListOffsetsResponse,
+    PbListOffsetsRespForBucket, PbProduceLogReqForBucket, PbProduceLogRespForBucket, PbTableStatsRespForBucket, ProduceLogRequest,
+    ProduceLogResponse,
+};
+use crate::fluss::record::batches;
+use crate::model::TableId;
+use crate::node::log::{AppendError, Appending, BucketLog, LogStore, ReadError};
+
+/// Most bytes that a bounded read answers with.
+const LIMIT_SCAN_BYTES_MAX: usize = 64 << 20;
+
+/// The answer for one bucket, and up to where its log has to be durable first.
+type Entry = (PbProduceLogRespForBucket, Option<(Arc<BucketLog>, i64)>);
+
+/// A ProduceLog whose batches are in their logs, but not yet durable.
+#[derive(Debug)]
+pub(super) struct Appended {
+    id: i32,
+    outcome: Result<Vec<Entry>>,
+}
+
+impl Appended {
+    /// The answer, once all of it is durable.
+    pub(super) async fn acknowledged(self) -> ResponseFrame {
+        let entries = match self.outcome {
+            Ok(entries) => entries,
+            Err(error) => return ResponseFrame::error(self.id, &error),
+        };
+        let mut buckets_resp = Vec::with_capacity(entries.len());
+        for (mut entry, waiting) in entries {
+            if let Some((log, end_offset)) = waiting
+                && let Err(error) = log.durable(end_offset).await
+            {
+                (entry.error_code, entry.error_message) = told(&Code::LOG_STORAGE.error("not durable").with_source(error));
+                entry.base_offset = None;
+            }
+            buckets_resp.push(entry);
+        }
+        ResponseFrame::success(self.id, &ProduceLogResponse { buckets_resp })
+    }
+}
+
+impl Server {
+    /// Puts the batches of a ProduceLog into their logs, in order.
+    pub(super) async fn append(self: &Arc<Self>, frame: RequestFrame) -> Appended {
+        let id = frame.id;
+        let server = Arc::clone(self);
+        let outcome = match decoded::<ProduceLogRequest>(ApiKey::ProduceLog, frame.body) {
+            Ok(request) if !(-1..=1).contains(&request.acks) => {
+                Err(Code::INVALID_REQUIRED_ACKS.error(format!("acks `{}` is none of -1, 0, 1", request.acks)))
+            }
+            Ok(request) => blocking(move || server.append_all(request)).await,
+            Err(error) => Err(error),
+        };
+        Appended { id, outcome }
+    }
+
+    fn append_all(&self, request: ProduceLogRequest) -> Vec<Entry> {
+        let table = TableId(request.table_id);
+        let entries = request.buckets_req.into_iter().map(|request| {
+            let mut entry = PbProduceLogRespForBucket {
+                partition_id: request.partition_id,
+                bucket_id: request.bucket_id,
+                original_partition_name: request.original_partition_name.clone(),
+                ..PbProduceLogRespForBucket::default()
+            };
+            match self.append_bucket(table, request) {
+                Ok((log, appending)) => {
+                    entry.base_offset = Some(appending.base_offset);
+                    (entry, Some((log, appending.end_offset)))
+                }
+                Err(error) => {
+                    (entry.error_code, entry.error_message) = told(&error);
+                    (entry, None)
+                }
+            }
+        });
+        entries.collect()
+    }
+
+    fn append_bucket(&self, table: TableId, request: PbProduceLogReqForBucket) -> Result<(Arc<BucketLog>, Appending)> {
+        if request.original_partition_name.is_some() {
+            return Err(Code::INVALID_CONFIG.error("this server does not support historical partitions yet"));
+        }
+        let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, true)?;
+        let log = log_of(&self.logs, routed.bucket)?;
+        let corrupt = |text: &str| Code::CORRUPT_RECORD.error(format!("{}: {text}", routed.bucket));
+        let mut walk = batches(request.records);
+        let mut all = Vec::new();
+        for batch in walk.by_ref() {
+            let batch = batch.map_err(|error| corrupt("unreadable batch").with_source(error))?;
+            if !routed.table.schemas.contains_key(&batch.header.schema_id) {
+                // 9 would be asked again for ever (S4.2).
+                return Err(Code::INVALID_TABLE.error(format!("schema id `{}` is unknown", batch.header.schema_id)));
+            }
+            all.push(batch);
+        }
+        if !walk.rest().is_empty() || all.is_empty() {
+            return Err(corrupt("records are not whole batches"));
+        }
+        let mut whole: Option<Appending> = None;
+        for batch in &all {
+            let appended = log.append(batch).map_err(|error| refusal(error, &routed))?;
+            let base_offset = whole.map_or(appended.base_offset, |first| first.base_offset);
+            whole = Some(Appending { base_offset, end_offset: appended.end_offset });
+        }
+        whole.map(|whole| (log, whole)).ok_or_else(|| corrupt("no batch"))
+    }
+
+    pub(super) async fn init_writer(&self, _: InitWriterRequest) -> Result<InitWriterResponse> {
+        Ok(InitWriterResponse { writer_id: self.registry.next_writer_id().await? })
+    }
+
+    pub(super) async fn list_offsets(&self, request: ListOffsetsRequest) -> Result<ListOffsetsResponse> {
+        let table = TableId(request.table_id);
+        let (kind, time, now_ms) = (request.offset_type, request.start_timestamp, self.runtime.clock.now_ms());
+        let routed: Vec<(i32, Result<Routed>)> = request
+            .bucket_id
+            .iter()
+            .map(|bucket| (*bucket, self.routed(table, request.partition_id, *bucket, request.routing_bucket_count, false)))
+            .collect();
+        let logs = Arc::clone(&self.logs);
+        let buckets_resp = blocking(move || {
+            let entries = routed.into_iter().map(|(bucket_id, routed)| {
+                let mut entry = PbListOffsetsRespForBucket { bucket_id, ..PbListOffsetsRespForBucket::default() };
+                match routed.and_then(|routed| offset(&logs, &routed, kind, time, now_ms)) {
+                    Ok(offset) => entry.offset = Some(offset),
+                    Err(error) => (entry.error_code, entry.error_message) = told(&error),
+                }
+                entry
+            });
+            entries.collect()
+        });
+        Ok(ListOffsetsResponse { buckets_resp: buckets_resp.await? })
+    }
+
+    pub(super) async fn limit_scan(&self, request: LimitScanRequest) -> Result<LimitScanResponse> {
+        let table = TableId(request.table_id);
+        let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, false);
+        let logs = Arc::clone(&self.logs);
+        let limit = i64::from(request.limit.max(0));
+        let records = match routed {
+            Ok(routed) => blocking(move || newest_rows(&logs, &routed, limit)).await?,
+            Err(error) => Err(error),
+        };
+        Ok(match records {
+            Ok(records) => LimitScanResponse { is_log_table: Some(true), records: Some(records), ..LimitScanResponse::default() },
+            Err(error) => {
+                let (error_code, error_message) = told(&error);
+                LimitScanResponse { error_code, error_message, ..LimitScanResponse::default() }
+            }
+        })
+    }
+
+    pub(super) async fn table_stats(&self, request: GetTableStatsRequest) -> Result<GetTableStatsResponse> {
+        let table = TableId(request.table_id);
+        let routed: Vec<_> = request
+            .buckets_req
+            .into_iter()
+            .map(|bucket| {
+                let routed = self.routed(table, bucket.partition_id, bucket.bucket_id, bucket.routing_bucket_count, false);
+                (bucket.partition_id, bucket.bucket_id, routed)
+            })
+            .collect();
+        let logs = Arc::clone(&self.logs);
+        let buckets_resp = blocking(move || {
+            let entries = routed.into_iter().map(|(partition_id, bucket_id, routed)| {
+                let mut entry = PbTableStatsRespForBucket { partition_id, bucket_id, ..PbTableStatsRespForBucket::default() };
+                match routed.and_then(|routed| log_of(&logs, routed.bucket)) {
+                    Ok(log) => entry.row_count = Some(i64::try_from(log.rows()).unwrap_or(i64::MAX)),
+                    Err(error) => (entry.error_code, entry.error_message) = told(&error),
+                }
+                entry
+            });
+            entries.collect()
+        });
+        Ok(GetTableStatsResponse { buckets_resp: buckets_resp.await? })
+    }
+
+    /// Everything lies on this machine: there is no secret to hand out (S5.4).
+    pub(super) async fn security_token(&self, _: GetFileSystemSecurityTokenRequest) -> Result<GetFileSystemSecurityTokenResponse> {
+        Ok(GetFileSystemSecurityTokenResponse { schema: "file".to_owned(), ..GetFileSystemSecurityTokenResponse::default() })
+    }
+}
+
+fn refusal(error: AppendError, routed: &Routed) -> Error {
+    match error {
+        AppendError::Corrupt(error) => Code::CORRUPT_RECORD.error(format!("{}", routed.bucket)).with_source(error),
+        AppendError::OutOfOrder { writer, sequence, last } => Code::OUT_OF_ORDER_SEQUENCE.error(format!(
+            "{}: writer `{writer}` sent batch `{sequence}`, its last one here was `{}`",
+            routed.bucket,
+            last.map_or_else(|| "none".to_owned(), |last| last.to_string())
+        )),
+        AppendError::Storage(error) => {
+            tracing::error!(bucket = %routed.bucket, error = %error.chain(), "batch not appended");
+            Code::LOG_STORAGE.error(format!("{}", routed.bucket)).with_source(error)
+        }
+    }
+}
+
+/// ListOffsets for one bucket (S5.4).
+fn offset(logs: &LogStore, routed: &Routed, kind: i32, time: Option<i64>, now_ms: i64) -> Result<i64> {
+    let log = log_of(logs, routed.bucket)?;
+    match (kind, time) {
+        (0, _) => Ok(log.log_start()),
+        (1, _) => Ok(log.high_watermark()),
+        (2, Some(time)) if time > now_ms => {
+            Err(Code::INVALID_TIMESTAMP.error(format!("{}: `{time}` is in the future, it is `{now_ms}` here", routed.bucket)))
+        }
+        (2, Some(time)) => {
+            log.offset_at(time).map_err(|error| Code::LOG_STORAGE.error(format!("{}", routed.bucket)).with_source(error))
+        }
+        _ => Err(Code::UNKNOWN_SERVER_ERROR.error(format!("offset type `{kind}` with timestamp `{time:?}`"))),
+    }
+}
+
+/// Whole batches with the newest `limit` rows, and maybe some before them (S5.4).
+fn newest_rows(logs: &LogStore, routed: &Routed, limit: i64) -> Result<Bytes> {
+    let log = log_of(logs, routed.bucket)?;
+    let start = log.high_watermark().saturating_sub(limit).max(log.log_start());
+    log.read(start, LIMIT_SCAN_BYTES_MAX, true).map_err(|error| read_refusal(error, routed))
+}
+
+/// The code that tells why nothing was read.
+pub(super) fn read_refusal(error: ReadError, routed: &Routed) -> Error {
+    match error {
+        ReadError::OutOfRange { start, end } => Code::LOG_OFFSET_OUT_OF_RANGE
+            .error(format!("{}: offset is out of range, there are `{start}` up to `{end}`", routed.bucket)),
+        ReadError::Storage(error) => {
+            tracing::error!(bucket = %routed.bucket, error = %error.chain(), "log can't be read");
+            Code::LOG_STORAGE.error(format!("{}", routed.bucket)).with_source(error)
+        }
+    }
+}

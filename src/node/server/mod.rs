@@ -1,0 +1,267 @@
+//! What is served: requests in, answers out.
+//!
+//! `connection` moves frames, the other files answer: `metadata` and `ddl` for databases, tables and partitions, `data` for logs,
+//! `tiering` for the lake service. `chores` are what nobody asks for.
+
+pub(super) mod chores;
+pub(super) mod connection;
+mod data;
+mod ddl;
+mod fetch;
+mod metadata;
+mod tiering;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use prost::Message;
+use tokio_util::sync::CancellationToken;
+
+use super::lake::Lake;
+use super::log::{BucketLog, LogStore};
+use super::registry::{Registry, Table, freshness_ms, lake_enabled};
+use super::snapshots::Snapshots;
+use super::tiering::Queue;
+use super::{NodeOptions, open};
+use crate::error::{Error, Result};
+use crate::fluss::api::ApiKey;
+use crate::fluss::code::Code;
+use crate::fluss::frame::{RequestFrame, ResponseFrame};
+use crate::fluss::proto::{ApiVersionsRequest, ApiVersionsResponse, PbApiVersion, PbServerNode, decode};
+use crate::model::{BucketId, PartitionId, TableBucket, TableId};
+use crate::runtime::{Moment, Runtime};
+use crate::storage::{StoreOptions, open as open_store};
+
+/// Both roles have this node id (S1.2).
+const NODE_ID: i32 = 0;
+
+/// Everything that answering takes.
+#[derive(Debug)]
+pub(super) struct Server {
+    options: NodeOptions,
+    runtime: Runtime,
+    registry: Arc<Registry>,
+    logs: Arc<LogStore>,
+    snapshots: Snapshots,
+    lake: Lake,
+    queue: Mutex<Queue>,
+    /// End offset in the lake per bucket, as committers reported it; it only grows (F3.3).
+    lake_ends: Mutex<BTreeMap<TableBucket, i64>>,
+    node: PbServerNode,
+    started: Moment,
+    stopping: CancellationToken,
+}
+
+impl Server {
+    pub(super) async fn open(
+        options: NodeOptions,
+        address: SocketAddr,
+        runtime: Runtime,
+        stopping: CancellationToken,
+    ) -> Result<Self> {
+        let node = advertised(options.advertise.as_deref(), address)?;
+        let (registry, logs) = {
+            let (options, runtime) = (options.clone(), runtime.clone());
+            tokio::task::spawn_blocking(move || open(&options, &runtime))
+                .await
+                .map_err(|source| Error::internal("start task ended").with_source(source))??
+        };
+        let registry = Arc::new(registry);
+        let folder = |name: &str| options.dir.join(name).display().to_string();
+        let unsynced = !options.log.fsync;
+        let remote = open_store(&folder("remote"), &StoreOptions { unsynced, ..StoreOptions::default() })?;
+        let warehouse = options.warehouse.clone().unwrap_or_else(|| folder("warehouse"));
+        // Clients get an absolute path whatever was typed.
+        let warehouse = open_store(&warehouse, &StoreOptions { unsynced, ..StoreOptions::default() })?;
+        let started = runtime.clock.moment();
+        let mut queue = Queue::new(registry.epoch(), i64::try_from(options.lease.as_millis()).unwrap_or(i64::MAX));
+        for table in registry.tables().iter().filter(|table| lake_enabled(&table.info)) {
+            queue.add(table.info.id, table.info.path.clone(), freshness_ms(&table.info), 0);
+        }
+        Ok(Self {
+            snapshots: Snapshots::new(Arc::clone(&registry), remote, runtime.rng.clone()),
+            lake: Lake::new(warehouse, runtime.clone()),
+            options,
+            runtime,
+            registry,
+            logs: Arc::new(logs),
+            queue: Mutex::new(queue),
+            lake_ends: Mutex::default(),
+            node,
+            started,
+            stopping,
+        })
+    }
+
+    pub(super) fn warehouse(&self) -> &str {
+        self.lake.warehouse()
+    }
+
+    pub(super) async fn flush(&self) {
+        self.logs.flush().await;
+    }
+
+    /// Milliseconds since the start, for the queue: it must not jump when the wall clock does.
+    fn uptime_ms(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers any request but ProduceLog, which `connection` keeps in order (see [`Self::produce`]).
+    async fn answer(self: Arc<Self>, frame: RequestFrame) -> ResponseFrame {
+        let id = frame.id;
+        let Some(key) = ApiKey::from_number(frame.key).filter(|key| is_served(*key)) else {
+            let text = format!("api key `{}` is not served here", frame.key);
+            return ResponseFrame::error(id, &Code::UNSUPPORTED_VERSION.error(text));
+        };
+        match self.dispatch(key, frame.body).await {
+            Ok(body) => ResponseFrame::Success { id, body },
+            Err(error) => {
+                tracing::debug!(%key, error = %error.chain(), "request refused");
+                ResponseFrame::error(id, &error)
+            }
+        }
+    }
+
+    async fn dispatch(&self, key: ApiKey, body: Bytes) -> Result<Bytes> {
+        macro_rules! with {
+            ($handler:ident) => {
+                encoded(self.$handler(decoded(key, body)?).await)
+            };
+        }
+        match key {
+            ApiKey::ApiVersions => with!(api_versions),
+            ApiKey::CreateDatabase => with!(create_database),
+            ApiKey::DropDatabase => with!(drop_database),
+            ApiKey::ListDatabases => with!(list_databases),
+            ApiKey::DatabaseExists => with!(database_exists),
+            ApiKey::GetDatabaseInfo => with!(database_info),
+            ApiKey::AlterDatabase => with!(alter_database),
+            ApiKey::CreateTable => with!(create_table),
+            ApiKey::DropTable => with!(drop_table),
+            ApiKey::AlterTable => with!(alter_table),
+            ApiKey::GetTableInfo => with!(table_info),
+            ApiKey::GetTableSchema => with!(table_schema),
+            ApiKey::ListTables => with!(list_tables),
+            ApiKey::TableExists => with!(table_exists),
+            ApiKey::ListPartitionInfos => with!(list_partitions),
+            ApiKey::CreatePartition => with!(create_partition),
+            ApiKey::DropPartition => with!(drop_partition),
+            ApiKey::GetMetadata => with!(metadata),
+            ApiKey::FetchLog => with!(fetch_log),
+            ApiKey::ListOffsets => with!(list_offsets),
+            ApiKey::LimitScan => with!(limit_scan),
+            ApiKey::GetTableStats => with!(table_stats),
+            ApiKey::InitWriter => with!(init_writer),
+            ApiKey::GetFileSystemSecurityToken => with!(security_token),
+            ApiKey::GetLatestKvSnapshots => with!(latest_kv_snapshots),
+            ApiKey::DescribeClusterConfigs => with!(cluster_configs),
+            ApiKey::LakeTieringHeartbeat => with!(heartbeat),
+            ApiKey::PrepareLakeTableSnapshot => with!(prepare_snapshot),
+            ApiKey::CommitLakeTableSnapshot => with!(commit_snapshot),
+            ApiKey::GetLakeSnapshot => with!(lake_snapshot),
+            _ => Err(Code::UNSUPPORTED_VERSION.error(format!("{key} is not served here"))),
+        }
+    }
+
+    async fn api_versions(&self, _: ApiVersionsRequest) -> Result<ApiVersionsResponse> {
+        let versions = ApiKey::ALL.iter().filter(|key| is_served(**key)).map(|key| {
+            let (min, max) = key.versions();
+            PbApiVersion { api_key: key.number().into(), min_version: min.into(), max_version: max.into() }
+        });
+        // One port serves both roles: naming a type would make clients that look up the other one hang up (S1.2).
+        Ok(ApiVersionsResponse { api_versions: versions.collect(), server_type: None })
+    }
+
+    /// The table with this id and the bucket in it, after the checks that every routed request undergoes (F4.6).
+    fn routed(&self, table: TableId, partition: Option<i64>, bucket: i32, routing: Option<i32>, hashed: bool) -> Result<Routed> {
+        let found = self.registry.table_by_id(table);
+        let found = found.ok_or_else(|| Code::UNKNOWN_TABLE_OR_BUCKET.error(format!("table id `{table}` is unknown")))?;
+        let bucket = TableBucket { table, partition: partition.map(PartitionId), bucket: BucketId(bucket) };
+        let unknown = || Code::UNKNOWN_TABLE_OR_BUCKET.error(format!("{bucket} of `{}` is unknown", found.info.path));
+        let count = match (bucket.partition, found.info.is_partitioned()) {
+            (None, false) => found.info.bucket_count,
+            (Some(id), true) => {
+                let partition = found.partitions_by_id.get(&id).ok_or_else(unknown)?;
+                partition.bucket_count.unwrap_or(found.info.bucket_count)
+            }
+            _ => return Err(unknown()),
+        };
+        if !(0..count).contains(&bucket.bucket.0) {
+            return Err(unknown());
+        }
+        let lenient = !self.options.strict_routing && (!hashed || found.info.bucket_keys.is_empty());
+        match routing {
+            Some(routing) if routing != count => {
+                return Err(
+                    Code::INVALID_BUCKET_ROUTING.error(format!("{bucket} was routed by `{routing}` buckets, there are `{count}`"))
+                );
+            }
+            None if found.info.bucket_count_epoch.0 > 0 && !lenient => {
+                return Err(Code::INVALID_BUCKET_ROUTING.error(format!(
+                    "table `{}` was rescaled: requests must say the bucket count that they are routed by",
+                    found.info.path
+                )));
+            }
+            _ => {}
+        }
+        Ok(Routed { table: found, bucket })
+    }
+}
+
+/// A bucket that exists.
+#[derive(Debug, Clone)]
+struct Routed {
+    table: Arc<Table>,
+    bucket: TableBucket,
+}
+
+/// Runs blocking work on `logs`.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|source| Error::internal("log task ended").with_source(source))
+}
+
+/// The log of `bucket`; what goes wrong becomes error 10 (blocking).
+fn log_of(logs: &LogStore, bucket: TableBucket) -> Result<Arc<BucketLog>> {
+    logs.bucket(bucket).map_err(|error| {
+        tracing::error!(%bucket, error = %error.chain(), "log can't be opened");
+        Code::LOG_STORAGE.error(format!("the log of {bucket} can't be opened")).with_source(error)
+    })
+}
+
+const fn is_served(key: ApiKey) -> bool {
+    !matches!(key, ApiKey::Authenticate | ApiKey::GetKvSnapshotMetadata | ApiKey::ListRemoteLogManifests | ApiKey::ListKvSnapshots)
+}
+
+fn decoded<M: Message + Default>(key: ApiKey, body: Bytes) -> Result<M> {
+    decode(key.name(), body).map_err(|error| Code::CORRUPT_MESSAGE.error("unreadable request").with_source(error))
+}
+
+fn encoded<M: Message>(answer: Result<M>) -> Result<Bytes> {
+    answer.map(|message| message.encode_to_vec().into())
+}
+
+/// Code and text of an error inside an answer.
+fn told(error: &Error) -> (Option<i32>, Option<String>) {
+    (Some(Code::of(error).0), Some(error.chain()))
+}
+
+pub(super) fn advertised(text: Option<&str>, address: SocketAddr) -> Result<PbServerNode> {
+    let (host, port) = match text {
+        None => (address.ip().to_string(), address.port()),
+        Some(text) => match text.rsplit_once(':') {
+            // More than one colon and no brackets: an IPv6 address alone.
+            Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+                let wrong = || Error::invalid(format!("`{text}` is not HOST or HOST:PORT"));
+                (host.trim_matches(['[', ']']).to_owned(), port.parse().map_err(|source| wrong().with_source(source))?)
+            }
+            _ => (text.to_owned(), address.port()),
+        },
+    };
+    Ok(PbServerNode { node_id: NODE_ID, host, port: port.into(), listeners: None, rack: None })
+}
