@@ -3,7 +3,7 @@ import json
 import struct
 
 from checks import filters_hold, multiset, rows_equal
-from case_readback import UNABLE, lake_columns
+from case_readback import UNABLE, lake_columns, partitioned
 from readers import Java, Python, root
 from rows import SCALARS, rows
 from world import REPOSITORY, case, same
@@ -48,3 +48,17 @@ def control(world):
     # Java's bounds of a column with NaN are NaN, and nothing lies between them
     unable = UNABLE + [("pypaimon", "nan*", "*", op) for op in "=<>"]
     return f"{filters_hold(world, world.here / 'control', lake_columns(SCALARS), written, unable)} filters"
+
+
+@case("control-partitions", "the same for partition values of every type")
+def control_partitions(world):
+    tables = partitioned()
+    for table, (columns, written, by, keyed) in tables.items():
+        folder = world.here / table.split(".")[1]
+        buckets = {"bucket": "2", "bucket-key": "id"} if keyed else {"bucket": "-1"}
+        java = Java(world, folder)
+        java.ask("create", columns=lake_columns(columns), partitions=by, options={**buckets, "write-only": "true", "partition.legacy-name": "false"})
+        java.ask("append", rows=written)
+        rows_equal(world, folder, written)
+        filters_hold(world, folder, lake_columns(columns), written, UNABLE)
+    return f"{len(tables)} tables"

@@ -59,10 +59,8 @@ PARTITIONS = {
 }
 
 
-@case("readback-partitions", "partition values of every kind that Fluss allows, with and without bucket key: rows and filters on them read right")
-def partitions(world):
-    node = world.node()
-    client = world.client(node.address)
+def partitioned():
+    """Tables with a partition column of each type, keyed and not, and one with several: name → (columns, rows, partition columns, keyed)."""
     tables = {}
     for i, (kind, values) in enumerate(PARTITIONS.items()):
         columns = [("id", "BIGINT"), ("p", kind), ("v", "STRING")]
@@ -71,6 +69,14 @@ def partitions(world):
             tables[f"p.{'keyed' if keyed else 'unaware'}_{i}"] = (columns, written, ["p"], keyed)
     several = [("id", "BIGINT"), ("region", "STRING"), ("day", "DATE"), ("n", "INT")]
     tables["p.several"] = (several, [[id, f"r{id % 2}", f"2024-02-{28 + id % 2}", id % 3] for id in range(24)], ["region", "day", "n"], True)
+    return tables
+
+
+@case("readback-partitions", "partition values of every kind that Fluss allows, with and without bucket key: rows and filters on them read right")
+def partitions(world):
+    node = world.node()
+    client = world.client(node.address)
+    tables = partitioned()
     for table, (columns, written, by, keyed) in tables.items():
         client.ask("create", table, columns=columns, partitions=by, buckets=2, properties=LAKE, **{"bucket-keys": ["id"] if keyed else []})
         client.ask("append", table, rows=written)
