@@ -170,6 +170,11 @@ fn date_text(days: i64) -> Option<String> {
     Some(format!("{year:04}-{month:02}-{day:02}"))
 }
 
+/// `YYYY-MM-DD` and `HH-MM-SS` of a moment; `None` outside the years 0 to 9999.
+pub(crate) fn civil_text(millis: i64) -> Option<(String, String)> {
+    Some((date_text(millis.div_euclid(DAY_MS))?, clock_text(millis.rem_euclid(DAY_MS))))
+}
+
 fn clock_text(millis_of_day: i64) -> String {
     let seconds = millis_of_day / 1000;
     format!("{:02}-{:02}-{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
