@@ -5,27 +5,8 @@ use serde::Serialize;
 use super::schema::{SYSTEM_COLUMNS, lake_schema};
 use crate::error::{Error, Result};
 use crate::model::{Field, TableInfo, TypeKind};
+use crate::paimon::options::IMMUTABLE;
 use crate::paimon::{TableSchema, type_text};
-
-/// Options of Paimon that can't change once a table has snapshots (P2.5); the two must agree in them.
-const IMMUTABLE: [&str; 16] = [
-    "type",
-    "primary-key",
-    "partition",
-    "bucket-function.type",
-    "data-file.path-directory",
-    "merge-engine",
-    "sequence.snapshot-ordering",
-    "rowkind.field",
-    "primary-key.nullable",
-    "dynamic-bucket.initial-buckets",
-    "force-lookup",
-    "row-tracking.enabled",
-    "data-evolution.enabled",
-    "index-file-in-data-file-dir",
-    "pk-clustering-override",
-    "deletion-vectors.enabled",
-];
 
 /// How a lake table is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -17,7 +17,7 @@ const FLUSS_PREFIX: &str = "fluss.";
 /// What only the coordinator sets (F6.4).
 const RESERVED: [&str; 3] = ["bucket", "bucket-key", "partition.legacy-name"];
 /// Names of the columns that tables from before FIP-27 end with, in order (F6.3).
-pub(super) const SYSTEM_COLUMNS: [&str; 3] = ["__bucket", "__offset", "__timestamp"];
+pub const SYSTEM_COLUMNS: [&str; 3] = ["__bucket", "__offset", "__timestamp"];
 
 /// Whether the table is tiered.
 #[must_use]

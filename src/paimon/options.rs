@@ -198,6 +198,26 @@ const ONLY: &[(&str, &str)] = &[
 const ONLY_WITH_KEY: &[(&str, &str)] =
     &[("merge-engine", "deduplicate"), ("ignore-delete", "false"), ("changelog-file.format", "parquet")];
 
+/// Options that can't change once a table has snapshots (P2.5), beside those of keys and buckets.
+pub const IMMUTABLE: [&str; 16] = [
+    "type",
+    "primary-key",
+    "partition",
+    "bucket-function.type",
+    "data-file.path-directory",
+    "merge-engine",
+    "sequence.snapshot-ordering",
+    "rowkind.field",
+    "primary-key.nullable",
+    "dynamic-bucket.initial-buckets",
+    "force-lookup",
+    "row-tracking.enabled",
+    "data-evolution.enabled",
+    "index-file-in-data-file-dir",
+    "pk-clustering-override",
+    "deletion-vectors.enabled",
+];
+
 /// Options that are refused whenever they are set.
 const NEVER: &[&str] = &["data-file.path-directory", "data-file.external-paths", "file.format.per.level", "rowkind.field"];
 

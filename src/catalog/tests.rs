@@ -1,0 +1,196 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::model::{DataType, Partition, Schema, TypeKind};
+use crate::runtime::Runtime;
+use crate::storage::Store;
+
+fn warehouse() -> Warehouse {
+    Warehouse::new(Store::in_memory(), Runtime::simulated(7, 1_700_000_000_000, 1 << 20))
+}
+
+fn column(id: i32, name: &str, kind: TypeKind) -> Field {
+    Field { id, name: name.into(), data_type: DataType::nullable(kind), comment: None }
+}
+
+/// A partitioned log table with bucket key.
+fn table(count: i32) -> TableInfo {
+    let mut table = TableInfo::for_tests("demo.orders", count);
+    with_columns(&mut table, &[("id", TypeKind::BigInt), ("day", TypeKind::String)]);
+    table.partition_keys = vec!["day".into()];
+    table.properties.insert("table.datalake.enabled".into(), "true".into());
+    table.properties.insert("table.datalake.format".into(), "paimon".into());
+    table
+}
+
+fn with_columns(table: &mut TableInfo, columns: &[(&str, TypeKind)]) {
+    let fields: Vec<Field> = columns.iter().zip(0..).map(|((name, kind), id)| column(id, name, kind.clone())).collect();
+    let highest_field_id = fields.last().map_or(-1, |field| field.id);
+    table.schema = Arc::new(Schema { fields, highest_field_id, ..(*table.schema).clone() });
+}
+
+async fn found(warehouse: &Warehouse) -> TableSchema {
+    (**warehouse.table("demo", "orders").await.unwrap().unwrap().schema()).clone()
+}
+
+#[tokio::test]
+async fn a_table_is_made_as_a_coordinator_would_and_making_it_again_is_fine() {
+    let warehouse = warehouse();
+    create(&warehouse, &table(2), true).await.unwrap();
+    create(&warehouse, &table(2), true).await.unwrap();
+    let schema = found(&warehouse).await;
+    assert_eq!(schema.id, 0);
+    for (key, value) in [("bucket", "2"), ("bucket-key", "id"), ("partition.legacy-name", "false"), ("lakestream.enabled", "true")]
+    {
+        assert_eq!(schema.option(key), Some(value), "{key}");
+    }
+    TableOptions::parse(&schema).unwrap();
+}
+
+#[tokio::test]
+async fn a_table_that_does_not_fit_or_is_not_empty_is_error_54() {
+    let warehouse = warehouse();
+    create(&warehouse, &table(2), true).await.unwrap();
+    let error = create(&warehouse, &table(4).clone_unpartitioned(), true).await.unwrap_err();
+    assert_eq!(error.code(), Some(54), "{}", error.chain());
+    assert!(error.chain().contains("partition keys"), "{}", error.chain());
+
+    let lake = warehouse.table("demo", "orders").await.unwrap().unwrap();
+    let delta = lake.write_delta(vec![]).await.unwrap();
+    let facts = crate::lake::CommitFacts {
+        schema_id: 0,
+        user: "u".into(),
+        identifier: 1,
+        kind: "APPEND".into(),
+        time_ms: 1,
+        properties: Default::default(),
+    };
+    let snapshot = lake.stage(None, &delta, true).await.unwrap().snapshot(None, facts);
+    assert_eq!(lake.publish(&snapshot).await.unwrap(), crate::lake::Published::Created);
+    let error = create(&warehouse, &table(2), true).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(54)));
+    create(&warehouse, &table(2), false).await.unwrap();
+}
+
+impl TableInfo {
+    fn clone_unpartitioned(&self) -> Self {
+        Self { partition_keys: vec![], ..self.clone() }
+    }
+}
+
+#[tokio::test]
+async fn option_values_that_nobody_can_read_are_refused_before_anything_is_made() {
+    let warehouse = warehouse();
+    let mut wrong = table(2);
+    wrong.custom_properties.insert("paimon.target-file-size".into(), "large".into());
+    let error = create(&warehouse, &wrong, true).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(39)));
+    assert!(warehouse.table("demo", "orders").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn the_bucket_count_is_set_once_and_nothing_else_changes() {
+    let warehouse = warehouse();
+    create(&warehouse, &table(2), true).await.unwrap();
+    let before = found(&warehouse).await;
+    set_bucket_count(&warehouse, &table(2), 4).await.unwrap();
+    set_bucket_count(&warehouse, &table(2), 4).await.unwrap();
+    let after = found(&warehouse).await;
+    assert_eq!((after.id, after.option("bucket")), (1, Some("4")));
+    let mut expected = before.clone();
+    expected.options.insert("bucket".into(), "4".into());
+    assert_eq!(TableSchema { id: 0, time_ms: before.time_ms, ..after }, expected);
+    // Fluss was not reached: it still says 2, and the same ALTER or another one goes on from there.
+    set_bucket_count(&warehouse, &table(2), 3).await.unwrap();
+    assert_eq!(found(&warehouse).await.option("bucket"), Some("3"));
+}
+
+#[tokio::test]
+async fn formats_that_cannot_hold_several_counts_refuse_by_name_before_anything_changes() {
+    let warehouse = warehouse();
+    create(&warehouse, &table(2), true).await.unwrap();
+    for format in ["iceberg", "hudi", "lance"] {
+        let mut other = table(2);
+        other.properties.insert("table.datalake.format".into(), format.into());
+        let error = set_bucket_count(&warehouse, &other, 4).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains(format), "{error}");
+    }
+    assert_eq!(found(&warehouse).await.id, 0);
+}
+
+#[tokio::test]
+async fn a_table_without_bucket_key_has_no_count_in_the_lake() {
+    let mut unaware = table(2);
+    unaware.bucket_keys.clear();
+    set_bucket_count(&warehouse(), &unaware, 4).await.unwrap();
+    assert_eq!(set_bucket_count(&warehouse(), &table(2), 4).await.unwrap_err().kind(), Kind::Data);
+}
+
+#[tokio::test]
+async fn options_and_columns_are_altered_and_a_half_done_try_is_finished() {
+    let warehouse = warehouse();
+    let before = table(2);
+    create(&warehouse, &before, true).await.unwrap();
+    let mut after = before.clone();
+    with_columns(&mut after, &[("id", TypeKind::BigInt), ("day", TypeKind::String), ("note", TypeKind::String)]);
+    after.custom_properties.insert("paimon.snapshot.num-retained.min".into(), "5".into());
+    after.custom_properties.insert("owner".into(), "x".into());
+    alter(&warehouse, &before, &after).await.unwrap();
+    let schema = found(&warehouse).await;
+    assert_eq!((schema.id, schema.option("snapshot.num-retained.min"), schema.option("fluss.owner")), (1, Some("5"), Some("x")));
+    assert_eq!(schema.fields.last().map(|field| (field.name.as_str(), field.id)), Some(("note", 2)));
+    // Fluss was not reached, the same ALTER comes again.
+    alter(&warehouse, &before, &after).await.unwrap();
+    assert_eq!(found(&warehouse).await.id, 1);
+    alter(&warehouse, &after, &before).await.unwrap_err();
+    let mut back = after.clone();
+    back.custom_properties.clear();
+    alter(&warehouse, &after, &back).await.unwrap();
+    assert_eq!(found(&warehouse).await.option("fluss.owner"), None);
+}
+
+#[test]
+fn what_may_not_be_altered_has_the_code_of_the_coordinator() {
+    let before = table(2);
+    let lake = lake_schema(&before).unwrap();
+    let code = |change: &dyn Fn(&mut TableInfo)| {
+        let mut after = before.clone();
+        change(&mut after);
+        alterations(&before, &after, &lake).unwrap_err().code()
+    };
+    assert_eq!(code(&|t| drop(t.custom_properties.insert("paimon.merge-engine".into(), "first-row".into()))), Some(39));
+    assert_eq!(code(&|t| with_columns(t, &[("id", TypeKind::BigInt)])), Some(56));
+    assert_eq!(code(&|t| with_columns(t, &[("id", TypeKind::BigInt), ("day", TypeKind::Int)])), Some(56));
+    let mut strange = lake.clone();
+    strange.fields.pop();
+    assert_eq!(alterations(&before, &before, &strange).unwrap_err().code(), Some(56));
+}
+
+#[test]
+fn legacy_tables_get_their_columns_before_the_system_columns() {
+    let before = table(2);
+    let mut after = before.clone();
+    with_columns(&mut after, &[("id", TypeKind::BigInt), ("day", TypeKind::String), ("note", TypeKind::String)]);
+    after.properties.remove("table.datalake.enabled");
+    let mut legacy = lake_schema(&before).unwrap();
+    let system =
+        [TypeKind::Int, TypeKind::BigInt, TypeKind::TimestampLtz { precision: 6 }].into_iter().zip(SYSTEM_COLUMNS).zip(2..);
+    legacy.fields.extend(system.map(|((kind, name), id)| column(id, name, kind)));
+    let changes = alterations(&before, &after, &legacy).unwrap();
+    assert!(changes.iter().any(|change| {
+        matches!(change, SchemaChange::AddColumn { field, before } if field.name == "note" && before.as_deref() == Some("__bucket"))
+    }));
+    let enabled = |change: &SchemaChange| matches!(change, SchemaChange::Option { key, .. } if key == "lakestream.enabled");
+    assert!(!changes.iter().any(enabled));
+}
+
+#[test]
+fn partition_rows_and_folders_of_a_created_table_agree_with_java() {
+    let info = table(2);
+    let schema = lake_schema(&info).unwrap();
+    let partition =
+        Partition { id: crate::model::PartitionId(1), spec: vec![("day".into(), "2026-11-30".into())], bucket_count: Some(2) };
+    let row = crate::mapping::partition_row(&partition, &info, &schema).unwrap();
+    assert_eq!(crate::paimon::path::bucket_path(&schema, &row, 1).unwrap(), "day=2026-11-30/bucket-1");
+}
