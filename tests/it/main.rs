@@ -1,11 +1,4 @@
 //! The one integration binary.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::string_slice,
-    clippy::unwrap_used,
-    reason = "helpers of tests may do what tests may do"
-)]
 
-mod tidy;
+#[cfg(test)]
+mod sim;

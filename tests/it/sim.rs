@@ -1,0 +1,12 @@
+//! The commit protocol under every trouble that docs/commit.md names, on one thread, in simulated time, by seed.
+//!
+//! `world` is the cluster, the lake and their surroundings; `service` is a Lakeward whose rounds are as thin as can be (a
+//! data file holds bucket and offsets as text), so that thousands of schedules run in seconds; `audit` counts each source row.
+//! Seeds are printed before they run: `LAKEWARD_SIM_SEED=N cargo test --test it sim::…` repeats one, `LAKEWARD_SIM_SEEDS=N` runs many.
+
+mod audit;
+mod chaos;
+mod rivals;
+mod schedules;
+mod service;
+mod world;

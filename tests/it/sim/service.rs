@@ -1,0 +1,184 @@
+//! A Lakeward reduced to its commit stage: recovers, reads ends, writes one text file per bucket, commits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lakeward::commit::{self, CommitContext, CommitOutcome, DataFiles, Options, RoundWork};
+use lakeward::error::{Error, Kind, Result};
+use lakeward::lake::LakeTable;
+use lakeward::model::{BucketLayout, LakeOffsets, Partition, RoundId, SnapshotId, TableBucket, TableInfo};
+use lakeward::paimon::{BinaryRow, DataFile, EntryKind, ManifestEntry, SimpleStats, path};
+use lakeward::runtime::{FailPoints, Runtime};
+use lakeward::source::TableScan;
+use lakeward::source::memory::{self, MemoryService};
+use lakeward::storage::{self, Store};
+
+use super::world::{ROOT, World};
+
+/// One process: its own faults, its own fail points.
+#[derive(Clone)]
+pub(crate) struct Service {
+    world: World,
+    runtime: Runtime,
+    store: Store,
+    cluster: Arc<MemoryService>,
+    pub(crate) options: Options,
+}
+
+/// How a round ended well.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// `None` = nothing to tier.
+    pub(crate) snapshot: Option<SnapshotId>,
+    pub(crate) recovered: Option<SnapshotId>,
+}
+
+impl Service {
+    /// A service without faults.
+    pub(crate) fn healthy(world: &World) -> Self {
+        Self::with_faults(world, None, memory::Faults::default())
+    }
+
+    pub(crate) fn with_faults(world: &World, store: Option<storage::Faults>, cluster: memory::Faults) -> Self {
+        Self {
+            runtime: Runtime { fail: FailPoints::default(), ..world.runtime.clone() },
+            store: store.map_or_else(|| world.store.clone(), |faults| world.store.with_faults(faults)),
+            cluster: Arc::new(world.cluster.service(cluster)),
+            options: Options::default(),
+            world: world.clone(),
+        }
+    }
+
+    /// Where this process can be made to fail.
+    pub(crate) fn fail(&self) -> &FailPoints {
+        &self.runtime.fail
+    }
+
+    /// One round.
+    pub(crate) async fn round(&self) -> Result<Ended> {
+        let started_ms = self.runtime.clock.now_ms();
+        let table = Arc::new(self.cluster.table_info(&self.world.path).await?);
+        let lake = LakeTable::open(self.store.clone(), ROOT, self.runtime.clone()).await?;
+        let lake = Arc::new(lake.ok_or_else(|| Error::unavailable("no lake table yet"))?);
+        let context = CommitContext {
+            table: Arc::clone(&table),
+            lake: Arc::clone(&lake),
+            ledger: Arc::clone(&self.cluster) as _,
+            scan: Arc::clone(&self.cluster) as _,
+            runtime: self.runtime.clone(),
+            options: self.options,
+        };
+        let base = commit::recover(&context).await?;
+        let mut work = RoundWork {
+            round: RoundId(self.runtime.rng.uuid()),
+            started_ms,
+            tiering_epoch: None,
+            entries: vec![],
+            end_offsets: LakeOffsets::default(),
+            max_timestamps: BTreeMap::new(),
+        };
+        let written = self.write(&table, &lake, &base.offsets, &mut work).await;
+        let outcome = match written {
+            Ok(()) => commit::commit(&context, &base, &work, None).await,
+            Err(error) => CommitOutcome::Failed { error, files: DataFiles::Unnamed, published: None },
+        };
+        match outcome {
+            CommitOutcome::Committed { snapshot, .. } => Ok(Ended { snapshot: Some(snapshot), recovered: base.recovered }),
+            CommitOutcome::Nothing => Ok(Ended { snapshot: None, recovered: base.recovered }),
+            CommitOutcome::Failed { error, files, .. } => {
+                if files == DataFiles::Unnamed {
+                    for entry in &work.entries {
+                        let file = path::data_file(lake.schema(), entry)?;
+                        drop(self.store.delete(&lake.object(&file)).await);
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn write(&self, table: &TableInfo, lake: &LakeTable, base: &LakeOffsets, work: &mut RoundWork) -> Result<()> {
+        let partitions: Vec<Option<Partition>> =
+            if table.is_partitioned() { self.cluster.partitions(table).await?.into_iter().map(Some).collect() } else { vec![None] };
+        for partition in partitions {
+            let layout = BucketLayout::of(table, partition.as_ref())?;
+            let Some(ends) = self.cluster.end_offsets(table, partition.as_ref(), layout).await? else { continue };
+            for (index, end) in (0..).zip(ends) {
+                let bucket = super::world::bucket(table.id, partition.as_ref().map(|partition| partition.id), index);
+                let from = base.get(bucket).unwrap_or(0);
+                if end <= from {
+                    continue;
+                }
+                work.end_offsets.0.insert(bucket.into(), end);
+                let rows = self.world.rows_in(bucket, from, end);
+                if let Some(first) = rows.first() {
+                    let row = partition_row(lake, partition.as_ref())?;
+                    let file = format!("data-{}-{}.parquet", work.round, work.entries.len());
+                    let entry = entry(row, index, layout.count, file, *first, rows.len());
+                    let object = lake.object(&path::data_file(lake.schema(), &entry)?);
+                    self.store.put(&object, body(bucket, &rows).into()).await?;
+                    work.entries.push(entry);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rounds until nothing is left to tier.
+    pub(crate) async fn tier_all(&self) -> Result<()> {
+        let mut stale = 0;
+        loop {
+            match self.round().await {
+                Ok(Ended { snapshot: None, .. }) => return Ok(()),
+                Ok(_) => {}
+                // The world may still be settling; a held table never is.
+                Err(error) if stale < 20 && matches!(error.kind(), Kind::Stale | Kind::Unavailable) => stale += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+pub(crate) fn partition_row(lake: &LakeTable, partition: Option<&Partition>) -> Result<BinaryRow> {
+    let values = partition.map_or(&[][..], |partition| &partition.spec);
+    let values: Vec<_> = values.iter().map(|(_, value)| Some(lakeward::model::Datum::String(value.clone()))).collect();
+    BinaryRow::write(&values, &lake.schema().partition_types()?)
+}
+
+/// What a data file says: its bucket and the offsets of its rows.
+pub(crate) fn body(bucket: TableBucket, rows: &[i64]) -> String {
+    serde_json::to_string(&(bucket, rows)).unwrap()
+}
+
+pub(crate) fn entry(partition: BinaryRow, bucket: i32, total: i32, file_name: String, first: i64, rows: usize) -> ManifestEntry {
+    let rows = i64::try_from(rows).unwrap();
+    let stats = || SimpleStats { min_values: BinaryRow::empty(), max_values: BinaryRow::empty(), null_counts: Some(vec![]) };
+    ManifestEntry {
+        kind: EntryKind::Add,
+        partition,
+        bucket,
+        total_buckets: total,
+        file: DataFile {
+            file_name,
+            file_size: 1,
+            row_count: rows,
+            min_key: BinaryRow::empty(),
+            max_key: BinaryRow::empty(),
+            key_stats: stats(),
+            value_stats: stats(),
+            min_sequence_number: first,
+            max_sequence_number: first + rows - 1,
+            schema_id: 0,
+            level: 0,
+            extra_files: vec![],
+            creation_time_ms: Some(0),
+            delete_row_count: Some(0),
+            embedded_file_index: None,
+            file_source: Some(0),
+            value_stats_cols: None,
+            external_path: None,
+            first_row_id: None,
+            write_cols: None,
+        },
+    }
+}
