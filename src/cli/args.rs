@@ -55,7 +55,7 @@ pub(super) struct Node {
     /// Address to listen on; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) listen: String,
-    /// Where lake tables are made [default: `lake` in the node's folder].
+    /// Where lake tables are made [default: `warehouse` in the node's folder].
     #[arg(long, value_name = "PATH")]
     pub(super) warehouse: Option<PathBuf>,
     /// How long a tiering service may be silent before its table is handed to another.

@@ -6,6 +6,7 @@
 mod args;
 mod exit;
 mod inspect;
+mod node;
 mod output;
 mod run;
 mod signals;
@@ -73,7 +74,7 @@ async fn run(command: Command, runtime: Runtime, output: &mut Output) -> Result<
         Command::Run(args) => run::run(&args, runtime, output).await,
         Command::Inspect(args) => inspect::run(&args, runtime, output).await,
         Command::Quickstart(_) => Err(Error::unsupported("quickstart").into()),
-        Command::Node(_) => Err(Error::unsupported("node").into()),
+        Command::Node(args) => node::run(&args, runtime, output).await,
         Command::Plan(_) => Err(Error::unsupported("plan").into()),
     }
 }
