@@ -69,7 +69,7 @@ def java(world):
     check("primary" in refused.message.lower(), f"the error for a primary-key table should name it: {refused.message}")
 
     world.stop(node.process, kill=True)
-    node.process = world.start("node-again", node.argv)
+    world.serve(node)
     more = values(range(500, 600))
     ask("append", "tour.log", rows=more)
     same(multiset([r[4] for r in ask("scan", "tour.log")]), multiset(written + more), "scan after SIGKILL and restart")

@@ -157,12 +157,17 @@ class World:
             return pathlib.Path(target) / "debug" / "lakeward"
         return self.shared("lakeward", build)
 
-    def node(self, *flags, name="node"):
+    def node(self, *flags):
         """A fresh `lakeward node` of this case."""
         address = f"127.0.0.1:{free_port()}"
-        node = Node(address, self.here / name / "warehouse", self.here / name)
+        node = Node(address, self.here / "node" / "warehouse", self.here / "node")
         node.argv = [self.lakeward(), "node", "--dir", node.folder, "--listen", address, "--warehouse", node.warehouse, *flags]
-        node.process = self.start(name, node.argv)
+        self.serve(node)
+        return node
+
+    def serve(self, node):
+        """Starts a node, for the first time or again."""
+        node.process = self.start("node", node.argv)
 
         def listens():
             check(node.process.poll() is None, f"the node ended with {node.process.returncode}: {tail(node.process.log)}")
@@ -170,7 +175,6 @@ class World:
                 socket.create_connection(node.address.split(":"), 1).close()
                 return True
         until(20, "node", listens)
-        return node
 
     def round(self, server, *flags, fail=None, codes=(0,), name="run", seconds=240):
         """`lakeward run --once`: the summaries of its rounds, and how it ended."""
