@@ -1,6 +1,8 @@
 //! The lake side of DDL: creates and alters the Paimon tables of lake tables, through `catalog`.
 
-use crate::error::{Error, Result};
+use crate::catalog;
+use crate::error::Result;
+use crate::lake::Warehouse;
 use crate::model::TableInfo;
 use crate::runtime::Runtime;
 use crate::storage::Store;
@@ -8,13 +10,12 @@ use crate::storage::Store;
 /// The warehouse of the node.
 #[derive(Debug)]
 pub(super) struct Lake {
-    warehouse: Store,
-    runtime: Runtime,
+    warehouse: Warehouse,
 }
 
 impl Lake {
-    pub(super) fn new(warehouse: Store, runtime: Runtime) -> Self {
-        Self { warehouse, runtime }
+    pub(super) const fn new(warehouse: Store, runtime: Runtime) -> Self {
+        Self { warehouse: Warehouse::new(warehouse, runtime) }
     }
 
     /// Path or URL of the warehouse.
@@ -32,19 +33,16 @@ impl Lake {
 
     /// Creates the lake table. One that exists has to be compatible, and empty if the Fluss table is new.
     pub(super) async fn create(&self, info: &TableInfo, new: bool) -> Result<()> {
-        let _ = (info, new, &self.runtime);
-        Err(Error::unsupported("lake tables"))
+        catalog::create(&self.warehouse, info, new).await
     }
 
     /// Makes the lake table of `before` look like `after`: options and columns.
     pub(super) async fn alter(&self, before: &TableInfo, after: &TableInfo) -> Result<()> {
-        let _ = (before, after);
-        Err(Error::unsupported("altering lake tables"))
+        catalog::alter(&self.warehouse, before, after).await
     }
 
     /// Sets the bucket count for future partitions; the same count again is fine.
     pub(super) async fn set_bucket_count(&self, info: &TableInfo, count: i32) -> Result<()> {
-        let _ = (info, count);
-        Err(Error::unsupported("altering the bucket count of lake tables"))
+        catalog::set_bucket_count(&self.warehouse, info, count).await
     }
 }
