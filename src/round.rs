@@ -3,15 +3,31 @@
 //! Owns the order of things, how many buckets are in progress, when a stale round is planned afresh, and what becomes of
 //! the files of a round that failed. Callers: `daemon`, `cli` (quickstart).
 
+mod pressure;
+mod splits;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::model::{RoundSummary, TableId, TablePath, TieringEpoch};
-use crate::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, debug, info_span, warn};
+
+use crate::commit::{self, CommitContext, CommitOutcome, DataFiles, RoundWork};
+use crate::error::{Error, Kind, Result};
+use crate::lake::LakeTable;
+use crate::mapping::{self, LakeForm, LakeRows};
+use crate::model::{
+    BucketProgress, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, SnapshotId, Split, StartOffset, TableId,
+    TableInfo, TablePath, TieringEpoch,
+};
+use crate::plan;
+use crate::read::{self, Reader};
+use crate::runtime::{Backoff, BackoffOptions, Clock, Moment, Runtime};
 use crate::source::{LakeLedger, Lease, TableScan};
-use crate::write::WriteOptions;
-use crate::{plan, read};
+use crate::telemetry;
+use crate::write::{BucketTarget, WriteContext, WriteOptions};
+use splits::{Done, Target, Work};
 
 /// Bounds of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +44,8 @@ pub struct Options {
     pub read: read::Options,
     /// Writing.
     pub write: WriteOptions,
+    /// Committing.
+    pub commit: commit::Options,
 }
 
 impl Default for Options {
@@ -39,6 +57,7 @@ impl Default for Options {
             plan: plan::Options::default(),
             read: read::Options::default(),
             write: WriteOptions::default(),
+            commit: commit::Options::default(),
         }
     }
 }
@@ -75,11 +94,252 @@ pub struct Job {
     pub lease: Option<Lease>,
 }
 
-/// Runs one round.
+/// Runs one round: recover, plan, read and write, commit; afresh, a bounded number of times, when it turns out stale.
 ///
 /// # Errors
 /// Those of the stages. `Stale` when it was planned afresh as often as allowed, or when its lease was lost.
 pub async fn run(context: &RoundContext, job: &Job) -> Result<RoundSummary> {
-    let _ = (context, job);
-    Err(Error::unsupported("rounds"))
+    let runtime = &context.runtime;
+    let stop = job.lease.as_ref().map_or_else(|| runtime.shutdown.clone(), |lease| lease.lost().clone());
+    let options = context.options;
+    let pauses = BackoffOptions { first: options.replan_pause, max: options.replan_pause * 32, attempts_max: usize::MAX };
+    let mut pauses = Backoff::new(pauses, &runtime.rng);
+    let mut plans = 0;
+    loop {
+        plans += 1;
+        let round = RoundId(runtime.rng.uuid());
+        let span = info_span!("round", table = %job.path, tiering_epoch = %job.epoch, %round);
+        match Box::pin(attempt(context, job, round, &stop)).instrument(span).await {
+            Err(error) if error.kind() == Kind::Stale && plans <= options.replans_max && !stop.is_cancelled() => {
+                context.scan.forget(&job.path);
+                telemetry::Replanned { table: &job.path, attempt: plans, error: &error }.emit();
+                let pause = pauses.next_pause().unwrap_or(options.replan_pause);
+                tokio::select! {
+                    () = runtime.clock.sleep(pause) => {}
+                    () = stop.cancelled() => return Err(error),
+                }
+            }
+            ended => return ended,
+        }
+    }
 }
+
+async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &CancellationToken) -> Result<RoundSummary> {
+    let runtime = &context.runtime;
+    let mut watch = Watch::new(runtime);
+    let started_ms = runtime.clock.now_ms();
+    let table = Arc::new(context.scan.table_info(&job.path).await?);
+    if table.id != job.table {
+        let (was, is) = (job.table, table.id);
+        return Err(Error::stale(format!("table `{}` was made again: id `{was}` is now `{is}`", job.path)));
+    }
+    let (lake, form) = open_lake(&table, runtime).await?;
+    let protocol = CommitContext {
+        table: Arc::clone(&table),
+        lake: Arc::clone(&lake),
+        ledger: Arc::clone(&context.ledger),
+        scan: Arc::clone(&context.scan),
+        runtime: runtime.clone(),
+        options: context.options.commit,
+    };
+    let base = commit::recover(&protocol).await?;
+    if let Some(snapshot) = base.recovered {
+        telemetry::SnapshotRecovered { table: &job.path, snapshot }.emit();
+    }
+    let facts = plan::gather(context.scan.as_ref(), Arc::clone(&table), &base.offsets, context.options.plan).await?;
+    let plan = plan::splits(&facts, &base.offsets);
+    let mut summary = summary(job, round, base.recovered);
+    if let Some(fault) = first_fault(plan.faults) {
+        return Err(fault);
+    }
+    if plan.splits.is_empty() {
+        commit::keep_standing_pin(&protocol, &base).await?;
+        summary.plan_ms = watch.lap_ms();
+        return Ok(summary);
+    }
+    let targets = targets(&table, &lake, plan.splits).await?;
+    summary.splits = targets.len() as u64;
+    summary.plan_ms = watch.lap_ms();
+
+    let store = lake.store().clone();
+    let schema = Arc::clone(lake.schema());
+    let write = WriteContext::new(store, lake.root(), Arc::clone(&schema), round, runtime.clone(), context.options.write)?;
+    let splits: Vec<Split> = targets.iter().map(|target| target.split.clone()).collect();
+    let work = Work {
+        reader: Reader::new(Arc::clone(&context.scan), Arc::clone(&table), &splits, context.options.read, runtime.clone()).await?,
+        rows: Arc::new(LakeRows::new(&table, &schema, form)?),
+        scan: Arc::clone(&context.scan),
+        table: Arc::clone(&table),
+        write: Arc::clone(&write),
+        runtime: runtime.clone(),
+        stop: stop.clone(),
+    };
+    let done = work.run(targets, context.options.splits_max).await?;
+    summary.write_ms = watch.lap_ms();
+
+    tell(&mut summary, &done);
+    let work = RoundWork {
+        round,
+        started_ms,
+        tiering_epoch: job.lease.as_ref().map(|_| job.epoch),
+        end_offsets: LakeOffsets(done.iter().map(|done| (done.split.bucket.into(), done.split.stop_offset)).collect()),
+        max_timestamps: done
+            .iter()
+            .filter(|done| done.rows > 0)
+            .map(|done| (done.split.bucket.into(), done.max_timestamp_ms))
+            .collect(),
+        entries: done.into_iter().flat_map(|done| done.entries).collect(),
+    };
+    // From here on a stop is not looked at: a commit is short, and each of its steps may be the last anyway.
+    match commit::commit(&protocol, &base, &work, job.lease.as_ref()).await {
+        CommitOutcome::Committed { snapshot, attempts, warnings } => {
+            for warning in warnings {
+                warn!(table = %job.path, %snapshot, error = %warning.chain(), "something beside the commit failed");
+            }
+            summary.outcome = RoundOutcome::Committed { snapshot };
+            summary.attempts = attempts;
+        }
+        CommitOutcome::Nothing => {}
+        CommitOutcome::Failed { error, files, published } => {
+            if files == DataFiles::Unnamed
+                && let Err(left) = write.discard(&work.entries).await
+            {
+                debug!(error = %left.chain(), "files of a failed round stay for the orphan sweep");
+            }
+            if let Some(snapshot) = published {
+                warn!(table = %job.path, %snapshot, "published, but not recorded in Fluss: the next round records it");
+            }
+            return Err(error);
+        }
+    }
+    summary.commit_ms = watch.lap_ms();
+    Ok(summary)
+}
+
+/// Opens the lake table of `table`, and tells which form it has. Everything that this build can't do with the pair is refused here.
+///
+/// # Errors
+/// `Unsupported` and `Invalid` name feature or option; `Data` when the lake table is missing or does not match.
+pub async fn open_lake(table: &TableInfo, runtime: &Runtime) -> Result<(Arc<LakeTable>, LakeForm)> {
+    let place = plan::check_table(table)?;
+    let lake = LakeTable::open_in(&place.warehouse, &place.options, place.root, runtime.clone()).await?.ok_or_else(|| {
+        Error::data(format!("the lake table of `{}` is missing in `{}`", table.path, place.warehouse))
+            .with_hint("the coordinator makes it when the table's lake is enabled; both have to see the same warehouse")
+    })?;
+    let form = mapping::compatible(table, lake.schema())?;
+    lake.options()?;
+    Ok((Arc::new(lake), form))
+}
+
+/// Where the splits' rows go, and from which sequence number on. Looks at the lake's bucket totals on the way: what the
+/// commit would refuse is better known before anything is written.
+async fn targets(table: &TableInfo, lake: &LakeTable, splits: Vec<Split>) -> Result<Vec<Target>> {
+    let aware = !table.bucket_keys.is_empty();
+    let mut targets = Vec::with_capacity(splits.len());
+    for split in splits {
+        let row = mapping::partition_row(split.partition.as_deref(), table, lake.schema())?;
+        let (bucket, total_buckets) = if aware { (split.bucket.bucket.0, split.layout.count) } else { (0, -1) };
+        let bucket = BucketTarget { source: split.bucket, partition: row, bucket, total_buckets };
+        targets.push(Target { split, bucket, first_sequence: 0 });
+    }
+    let newest = match lake.newest_snapshot_id().await? {
+        Some(id) => lake.snapshot(id).await?,
+        None => None,
+    };
+    let Some(newest) = newest else { return Ok(targets) };
+    let touched: BTreeSet<_> = targets.iter().map(|target| target.bucket.partition.clone()).collect();
+    let live = lake.live_partitions(&newest, Some(&touched)).await?;
+    for target in &mut targets {
+        let Some(found) = live.get(&target.bucket.partition) else { continue };
+        if let Some(other) = found.totals.iter().find(|total| **total != target.bucket.total_buckets) {
+            return Err(wrong_total(table, &target.split, *other, target.bucket.total_buckets));
+        }
+        target.first_sequence = found.max_sequence.get(&target.bucket.bucket).map_or(0, |max| max.saturating_add(1));
+    }
+    Ok(targets)
+}
+
+fn wrong_total(table: &TableInfo, split: &Split, lake: i32, fluss: i32) -> Error {
+    let place = split.partition.as_ref().map_or_else(String::new, |partition| format!("partition `{}` of ", partition.name()));
+    Error::data(format!("{place}table `{}` has files of `{lake}` buckets in the lake, but `{fluss}` buckets in Fluss", table.path))
+        .with_hint("its rows have to be written again by the right count: `INSERT OVERWRITE` that partition in Paimon from itself")
+}
+
+/// The first fault of a plan; it tells how many more there are.
+fn first_fault(faults: Vec<Error>) -> Option<Error> {
+    let more = faults.len().saturating_sub(1);
+    let first = faults.into_iter().next()?;
+    Some(if more == 0 { first } else { first.context(format!("the table has `{more}` more faults like this one")) })
+}
+
+fn summary(job: &Job, round: RoundId, recovered: Option<SnapshotId>) -> RoundSummary {
+    RoundSummary {
+        table: job.path.clone(),
+        table_id: job.table,
+        round,
+        outcome: RoundOutcome::Idle,
+        recovered,
+        splits: 0,
+        rows: 0,
+        files: 0,
+        bytes: 0,
+        attempts: 0,
+        plan_ms: 0,
+        write_ms: 0,
+        commit_ms: 0,
+        partitions: vec![],
+        buckets: vec![],
+    }
+}
+
+/// Fills in what the splits wrote.
+fn tell(summary: &mut RoundSummary, done: &[Done]) {
+    let mut partitions: BTreeMap<String, PartitionSummary> = BTreeMap::new();
+    for done in done {
+        let split = &done.split;
+        let name = split.partition.as_ref().map(|partition| partition.name()).unwrap_or_default();
+        let files = done.entries.len() as u64;
+        let partition =
+            partitions.entry(name.clone()).or_insert(PartitionSummary { partition: name, layout: split.layout, files: 0, rows: 0 });
+        partition.files += files;
+        partition.rows += done.rows;
+        summary.files += files;
+        summary.rows += done.rows;
+        let bytes: i64 = done.entries.iter().map(|entry| entry.file.file_size).sum();
+        summary.bytes += u64::try_from(bytes).unwrap_or(0);
+        summary.buckets.push(BucketProgress {
+            bucket: split.bucket.into(),
+            start_offset: match split.start {
+                StartOffset::At(offset) => offset,
+                StartOffset::Earliest => -2,
+            },
+            end_offset: split.stop_offset,
+            max_timestamp_ms: done.max_timestamp_ms,
+            rows: done.rows,
+        });
+    }
+    summary.buckets.sort_by_key(|progress| progress.bucket);
+    summary.partitions = partitions.into_values().collect();
+}
+
+/// Time from lap to lap.
+struct Watch {
+    clock: Clock,
+    last: Moment,
+}
+
+impl Watch {
+    fn new(runtime: &Runtime) -> Self {
+        Self { clock: runtime.clock.clone(), last: runtime.clock.moment() }
+    }
+
+    fn lap_ms(&mut self) -> u64 {
+        let now = self.clock.moment();
+        let lap = now.saturating_duration_since(self.last);
+        self.last = now;
+        u64::try_from(lap.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -191,6 +191,6 @@ fn partition_rows_and_folders_of_a_created_table_agree_with_java() {
     let schema = lake_schema(&info).unwrap();
     let partition =
         Partition { id: crate::model::PartitionId(1), spec: vec![("day".into(), "2026-11-30".into())], bucket_count: Some(2) };
-    let row = crate::mapping::partition_row(&partition, &info, &schema).unwrap();
+    let row = crate::mapping::partition_row(Some(&partition), &info, &schema).unwrap();
     assert_eq!(crate::paimon::path::bucket_path(&schema, &row, 1).unwrap(), "day=2026-11-30/bucket-1");
 }

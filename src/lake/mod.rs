@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::paimon::{Snapshot, TableSchema, path};
+use crate::paimon::{Snapshot, TableOptions, TableSchema, path};
 use crate::runtime::Runtime;
 use crate::storage::{self, Created, Store, StoreOptions};
 
@@ -111,6 +111,14 @@ impl LakeTable {
     #[must_use]
     pub fn schema(&self) -> &Arc<TableSchema> {
         &self.schema
+    }
+
+    /// The options of that schema.
+    ///
+    /// # Errors
+    /// As [`TableOptions::parse`]: what can't be honoured is refused by name.
+    pub fn options(&self) -> Result<TableOptions> {
+        TableOptions::parse(&self.schema)
     }
 
     /// Folder of the table inside its store.

@@ -5,13 +5,14 @@ use crate::fluss::partition::parse_value;
 use crate::model::{DataType, Datum, Partition, TableInfo};
 use crate::paimon::{BinaryRow, TableSchema};
 
-/// The partition row of `partition`, columns in the order of the lake's partition keys.
+/// The partition row of `partition`, columns in the order of the lake's partition keys; the empty row without partition.
 ///
 /// # Errors
 /// `Data` when the partition's columns are not the table's, or a value is not of its column's type; as [`parse_value`].
 ///
 /// Source: F6.6, P5.
-pub fn partition_row(partition: &Partition, table: &TableInfo, lake: &TableSchema) -> Result<BinaryRow> {
+pub fn partition_row(partition: Option<&Partition>, table: &TableInfo, lake: &TableSchema) -> Result<BinaryRow> {
+    let Some(partition) = partition else { return Ok(BinaryRow::empty()) };
     let values: Vec<Option<Datum>> = partition_values(partition, table)?.into_iter().map(|(_, value)| Some(value)).collect();
     if table.partition_keys != lake.partition_keys {
         return Err(Error::data(format!("the lake table of `{}` has other partition keys", table.path)));

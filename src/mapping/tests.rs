@@ -267,7 +267,7 @@ fn partition_columns_come_from_the_partition_and_not_from_the_rows() {
     let spec = spec.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec();
     let partition = Partition { id: PartitionId(3), spec, bucket_count: Some(2) };
     let lake = lake_schema(&table).unwrap();
-    let row = partition_row(&partition, &table, &lake).unwrap();
+    let row = partition_row(Some(&partition), &table, &lake).unwrap();
     let expected =
         [Datum::String("eu".into()), Datum::Date(20_454), Datum::Timestamp { millis: 1_767_225_600_500, nanos: 0 }].map(Some);
     assert_eq!(row.read(&lake.partition_types().unwrap()).unwrap(), expected);
@@ -286,8 +286,8 @@ fn partition_columns_come_from_the_partition_and_not_from_the_rows() {
     assert_eq!(found.column(2).as_primitive::<TimestampMicrosecondType>().value(1), 1_767_225_600_500_000);
     assert_eq!(rows.convert(&batch, &table.schema, None).unwrap_err().kind(), Kind::Internal);
     let wrong = Partition { spec: vec![("day".into(), "2026-01-01".into())], ..partition.clone() };
-    assert_eq!(partition_row(&wrong, &table, &lake).unwrap_err().kind(), Kind::Data);
+    assert_eq!(partition_row(Some(&wrong), &table, &lake).unwrap_err().kind(), Kind::Data);
     let mut unreadable = partition;
     unreadable.spec[1].1 = "yesterday".into();
-    assert_eq!(partition_row(&unreadable, &table, &lake).unwrap_err().kind(), Kind::Data);
+    assert_eq!(partition_row(Some(&unreadable), &table, &lake).unwrap_err().kind(), Kind::Data);
 }

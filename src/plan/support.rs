@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
-use crate::model::TableInfo;
+use crate::mapping;
+use crate::model::{TableInfo, TablePath};
 
 /// Where a table's lake table is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,16 +47,12 @@ pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
         None | Some("filesystem") => {}
         Some(metastore) => return refuse(format!("metastore `{metastore}` of the lake catalog is")),
     }
-    if table.property("paimon.path").is_some() {
-        return refuse("a lake path of its own (`paimon.path`) is".to_owned());
-    }
     let catalog = |key: &str| option(&format!("{CATALOG_PREFIX}{key}"));
     let Some(warehouse) = catalog("warehouse") else {
         return Err(Error::invalid(format!("table `{}` does not tell the lake's warehouse", table.path))
             .with_hint("the cluster needs `datalake.paimon.warehouse`"));
     };
-    let database = option("table.datalake.database-name").unwrap_or(&table.path.database);
-    let name = option("table.datalake.table-name").unwrap_or(&table.path.table);
+    let TablePath { database, table: name } = mapping::lake_path(table)?;
     let options =
         table.properties.iter().filter_map(|(key, value)| Some((key.strip_prefix(CATALOG_PREFIX)?.to_owned(), value.clone())));
     Ok(LakePlace { warehouse: warehouse.to_owned(), options: options.collect(), root: format!("{database}.db/{name}") })

@@ -19,10 +19,11 @@ use self::encoding::Codec;
 use crate::error::{Error, Result};
 use crate::model::RoundId;
 use crate::paimon::options::TableOptions;
-use crate::paimon::{ManifestEntry, TableSchema, path};
+use crate::paimon::{TableSchema, path};
 use crate::runtime::Runtime;
 use crate::storage::Store;
 
+pub use crate::paimon::ManifestEntry;
 pub use bucket::{BucketTarget, BucketWriter};
 
 /// Deletes in flight at once.
