@@ -265,3 +265,102 @@ fn text_range(array: &StringArray) -> Option<(&str, &str)> {
     }
     Some((min, max))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{BooleanArray, Decimal128Array, Float64Array, Int64Array, TimestampMicrosecondArray};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is known after the values came in arrays of 5.
+    fn seen<T: Clone>(kind: &TypeKind, values: &[T], array: impl Fn(&[T]) -> ArrayRef) -> ColumnStats {
+        let mut bounds = Bounds::new(kind, StatsMode::Full);
+        for chunk in values.chunks(5) {
+            bounds.add(&array(chunk)).unwrap();
+        }
+        bounds.stats()
+    }
+
+    fn nulls<T>(values: &[Option<T>]) -> Option<i64> {
+        Some(i64::try_from(values.iter().filter(|value| value.is_none()).count()).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn integers_have_exact_bounds(values: Vec<Option<i64>>) {
+            let stats = seen(&TypeKind::BigInt, &values, |chunk| Arc::new(Int64Array::from(chunk.to_vec())));
+            prop_assert_eq!(stats.min, values.iter().flatten().min().map(|value| Datum::BigInt(*value)));
+            prop_assert_eq!(stats.max, values.iter().flatten().max().map(|value| Datum::BigInt(*value)));
+            prop_assert_eq!(stats.null_count, nulls(&values));
+        }
+
+        #[test]
+        fn timestamps_split_into_millis_and_nanos_on_both_sides_of_the_epoch(values: Vec<i64>) {
+            let kind = TypeKind::Timestamp { precision: 6 };
+            let stats = seen(&kind, &values, |chunk| Arc::new(TimestampMicrosecondArray::from(chunk.to_vec())));
+            let micros = |datum: Option<Datum>| datum.map(|datum| match datum {
+                Datum::Timestamp { millis, nanos } => {
+                    assert!((0..1_000_000).contains(&nanos));
+                    i128::from(millis) * 1_000 + i128::from(nanos / 1_000)
+                }
+                other => panic!("{other:?}"),
+            });
+            prop_assert_eq!(micros(stats.min), values.iter().min().map(|value| i128::from(*value)));
+            prop_assert_eq!(micros(stats.max), values.iter().max().map(|value| i128::from(*value)));
+        }
+
+        #[test]
+        fn decimals_have_exact_bounds(values: Vec<Option<i128>>) {
+            let kind = TypeKind::Decimal { precision: 38, scale: 4 };
+            let stats = seen(&kind, &values, |chunk| Arc::new(Decimal128Array::from(chunk.to_vec())));
+            let datum = |unscaled: &i128| Datum::Decimal { unscaled: *unscaled, precision: 38, scale: 4 };
+            prop_assert_eq!(stats.min, values.iter().flatten().min().map(datum));
+            prop_assert_eq!(stats.max, values.iter().flatten().max().map(datum));
+        }
+
+        #[test]
+        fn floats_are_bounded_in_java_s_order_or_unknown(values in prop::collection::vec(prop::option::of(prop::num::f64::ANY), 0..40)) {
+            let stats = seen(&TypeKind::Double, &values, |chunk| Arc::new(Float64Array::from(chunk.to_vec())));
+            prop_assert_eq!(stats.null_count, nulls(&values));
+            let mut found = values.iter().flatten();
+            if found.clone().any(|value| value.is_nan()) || found.clone().next().is_none() {
+                prop_assert_eq!((stats.min, stats.max), (None, None));
+            } else {
+                let (Some(Datum::Double(min)), Some(Datum::Double(max))) = (stats.min, stats.max) else { panic!() };
+                prop_assert!(found.all(|value| min.total_cmp(value).is_le() && max.total_cmp(value).is_ge()));
+            }
+        }
+
+        #[test]
+        fn cut_texts_still_bound_every_value_by_unsigned_bytes(
+            values in prop::collection::vec(prop::option::of("\\PC{0,12}|[a-c]{6,12}|[\u{d7f0}-\u{e010}\u{10fff0}-\u{10ffff}]{0,6}"), 0..40),
+            length in 1_usize..8,
+        ) {
+            let exact = seen(&TypeKind::String, &values, |chunk| Arc::new(StringArray::from(chunk.to_vec())));
+            let present = || values.iter().flatten();
+            prop_assert_eq!(&exact.min, &present().min().map(|value| Datum::String(value.clone())));
+            prop_assert_eq!(&exact.max, &present().max().map(|value| Datum::String(value.clone())));
+            let cut = exact.limited(&TypeKind::String, StatsMode::Truncate(length));
+            prop_assert_eq!(cut.null_count, nulls(&values));
+            if let (Some(Datum::String(min)), Some(Datum::String(max))) = (cut.min, cut.max) {
+                prop_assert!(present().all(|value| min.as_bytes() <= value.as_bytes() && value.as_bytes() <= max.as_bytes()));
+            }
+        }
+    }
+
+    #[test]
+    fn booleans_are_bounded_by_what_there_is() {
+        let of = |values: &[Option<bool>]| {
+            let stats = seen(&TypeKind::Boolean, values, |chunk| Arc::new(BooleanArray::from(chunk.to_vec())));
+            (stats.min, stats.max)
+        };
+        let datum = |value| Some(Datum::Boolean(value));
+        assert_eq!(of(&[Some(true), None, Some(true)]), (datum(true), datum(true)));
+        assert_eq!(of(&[Some(false), None]), (datum(false), datum(false)));
+        assert_eq!(of(&[Some(true), Some(false)]), (datum(false), datum(true)));
+        assert_eq!(of(&[None]), (None, None));
+    }
+}
