@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_schema::Schema;
+use arrow_select::concat::concat_batches;
 use futures::future::try_join_all;
 
 use super::WriteContext;
@@ -17,6 +19,10 @@ use crate::storage::Upload;
 
 /// Row groups of fewer Arrow bytes are encoded by one thread: handing them out costs more than it brings.
 const PARALLEL_BYTES: usize = 4 << 20;
+/// Batches of fewer rows are joined once there are enough of them: an array costs hundreds of bytes, however few its rows.
+const SMALL_BATCH_ROWS: usize = 256;
+/// How many small batches are joined into one.
+const JOINED_BATCHES: usize = 64;
 /// A file this full (in hundredths of the target size) is closed rather than topped up with a small row group.
 const FULL_PERCENT: u64 = 90;
 
@@ -60,6 +66,8 @@ struct Buffer {
     batches: VecDeque<(RecordBatch, usize, Permit)>,
     rows: usize,
     bytes: usize,
+    /// Small batches at the end of `batches`.
+    small: usize,
 }
 
 /// A file that waits for its next row group.
@@ -85,6 +93,35 @@ struct Taken {
 }
 
 impl Buffer {
+    fn push(&mut self, rows: RecordBatch, permit: Permit) -> Result<()> {
+        let (count, size) = (rows.num_rows(), size_of_rows(&rows));
+        self.rows += count;
+        self.bytes += size;
+        self.batches.push_back((rows, size, permit));
+        self.small = if count < SMALL_BATCH_ROWS { self.small + 1 } else { 0 };
+        if self.small >= JOINED_BATCHES { self.join() } else { Ok(()) }
+    }
+
+    /// Makes one batch of the small ones at the end.
+    fn join(&mut self) -> Result<()> {
+        let tail = self.batches.split_off(self.batches.len() - self.small);
+        self.small = 0;
+        let schema = tail.front().map_or_else(|| Arc::new(Schema::empty()), |(rows, ..)| rows.schema());
+        let joined = concat_batches(&schema, tail.iter().map(|(rows, ..)| rows))
+            .map_err(|source| Error::internal("join small batches").with_source(source))?;
+        let size = size_of_rows(&joined);
+        self.bytes = self.bytes + size - tail.iter().map(|(_, size, _)| size).sum::<usize>();
+        let permit = tail.into_iter().map(|(_, _, permit)| permit).reduce(|mut all, permit| {
+            all.merge(permit);
+            all
+        });
+        if let Some(mut permit) = permit {
+            permit.shrink(size);
+            self.batches.push_back((joined, size, permit));
+        }
+        Ok(())
+    }
+
     /// Takes batches from the front until one limit is reached; the last one is cut where it crosses. At least one row.
     /// A cut batch's permit stays with its rest.
     fn take(&mut self, rows_max: usize, bytes_max: usize) -> Taken {
@@ -108,8 +145,14 @@ impl Buffer {
         }
         self.rows -= rows;
         self.bytes -= bytes;
+        self.small = self.small.min(self.batches.len());
         Taken { batches, permits, rows, bytes }
     }
+}
+
+/// Bytes of the values, however large the buffers behind them are.
+fn size_of_rows(rows: &RecordBatch) -> usize {
+    rows.columns().iter().map(|array| array.to_data().get_slice_memory_size().unwrap_or(0)).sum()
 }
 
 impl BucketWriter {
@@ -144,10 +187,7 @@ impl BucketWriter {
             return Ok(());
         }
         self.check(&rows, base_offset)?;
-        let size = rows.columns().iter().map(|array| array.to_data().get_slice_memory_size().unwrap_or(0)).sum();
-        self.buffer.rows += rows.num_rows();
-        self.buffer.bytes += size;
-        self.buffer.batches.push_back((rows, size, permit));
+        self.buffer.push(rows, permit)?;
         while self.buffer.bytes >= self.group_bytes() || self.buffer.rows >= self.group_rows() {
             self.encode().await?;
         }

@@ -369,6 +369,19 @@ async fn memory_is_given_back_when_rows_are_encoded() {
 }
 
 #[tokio::test]
+async fn rows_that_come_one_by_one_take_the_memory_of_rows_not_of_batches() {
+    let schema = orders(&[]);
+    let store = Store::in_memory();
+    let context = context(&store, &schema, WriteOptions::default());
+    let writer = write_orders(&context, &schema, 640, 1).await;
+    assert!(writer.buffered_bytes() < 640 * 200, "{}", writer.buffered_bytes());
+    assert!(context.runtime.budget.used() < 640 * 200, "{}", context.runtime.budget.used());
+    let entries = writer.finish().await.unwrap();
+    let back = read(written(&store, &entries[0]).await);
+    assert_eq!(back[0].columns(), order_rows(&schema, 0, 640).columns());
+}
+
+#[tokio::test]
 async fn abort_and_discard_leave_nothing_behind() {
     let schema = orders(&[("target-file-size", "300 kb")]);
     let store = Store::in_memory();
