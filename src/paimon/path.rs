@@ -161,8 +161,13 @@ pub fn value_text(value: &Datum, data_type: &DataType, legacy: bool) -> Result<S
             };
             timestamp_text(*millis, *nanos, precision, legacy)
         }
-        Datum::Time(_) | Datum::Bytes(_) => {
-            return Err(Error::unsupported(format!("partition folder of a `{}` value", super::type_text(data_type))));
+        Datum::Time(millis) => time_text(*millis, data_type),
+        // Java takes the bytes for text and replaces what is none, so that values run together: not followed there.
+        Datum::Bytes(bytes) if !legacy => std::str::from_utf8(bytes)
+            .map_err(|source| Error::unsupported("partition folder of bytes that are not UTF-8").with_source(source))?
+            .to_owned(),
+        Datum::Bytes(_) => {
+            return Err(Error::unsupported("partition folder of bytes with option `partition.legacy-name` = `true`"));
         }
     })
 }
@@ -249,6 +254,19 @@ fn date_text(days: i64) -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
+/// Seconds, then milliseconds without trailing zeros as far as the precision goes, at least one digit (seen in Java 1.4.2).
+fn time_text(millis: i32, data_type: &DataType) -> String {
+    let TypeKind::Time { precision } = data_type.kind else { return millis.to_string() };
+    let (seconds, fraction) = (millis.div_euclid(1_000), millis.rem_euclid(1_000));
+    let text = format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    if precision == 0 {
+        return text;
+    }
+    let digits = format!("{fraction:03}");
+    let digits = digits.get(..usize::from(precision).min(3)).unwrap_or_default().trim_end_matches('0');
+    format!("{text}.{}", if digits.is_empty() { "0" } else { digits })
+}
+
 fn timestamp_text(millis: i64, nanos: i32, precision: u8, legacy: bool) -> String {
     let of_day = millis.rem_euclid(86_400_000);
     let nanos = of_day % 1_000 * 1_000_000 + i64::from(nanos);
@@ -304,6 +322,24 @@ mod tests {
         assert_eq!(decimal_text(i128::MIN, 0), i128::MIN.to_string());
         assert_eq!(timestamp_text(-1, 0, 3, true), "1969-12-31T23:59:59.999");
         assert_eq!(timestamp_text(0, 0, 0, false), "1970-01-01 00:00:00");
+    }
+
+    #[test]
+    fn times_and_bytes_have_the_texts_that_java_gave_them() {
+        let text = |value: &Datum, data_type: &str| {
+            value_text(value, &crate::paimon::parse_type(data_type).unwrap(), false).map_err(|error| error.kind())
+        };
+        for (millis, data_type, expected) in [
+            (45_296_789, "TIME(0)", "12:34:56"),
+            (45_296_700, "TIME(3)", "12:34:56.7"),
+            (45_296_000, "TIME(3)", "12:34:56.0"),
+            (45_296_001, "TIME(3)", "12:34:56.001"),
+            (10, "TIME(3)", "00:00:00.01"),
+        ] {
+            assert_eq!(text(&Datum::Time(millis), data_type).as_deref(), Ok(expected));
+        }
+        assert_eq!(text(&Datum::Bytes(b"abc".to_vec()), "BYTES").as_deref(), Ok("abc"));
+        assert_eq!(text(&Datum::Bytes(vec![0xff]), "BYTES"), Err(crate::error::Kind::Unsupported));
     }
 
     #[test]
