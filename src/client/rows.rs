@@ -7,6 +7,7 @@ use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
 
 use crate::error::{Error, Result};
+use crate::fluss::bucket::{BucketFunction, buckets_of};
 use crate::fluss::partition::format_value;
 use crate::fluss::record::value_at;
 use crate::model::{Field, TableInfo};
@@ -14,8 +15,29 @@ use crate::model::{Field, TableInfo};
 /// Partition column and value text, in the order of the table's partition keys; empty on a table without partitions.
 pub(super) type Spec = Vec<(String, String)>;
 
+/// The bucket of each row of a table with bucket key.
+///
+/// # Errors
+/// `Invalid` when the table's bucket function refuses a key; `Unsupported` when the function is unknown.
+pub(super) fn by_key(table: &TableInfo, rows: &RecordBatch, count: i32) -> Result<Vec<i32>> {
+    let keys = columns(table, &table.bucket_keys)?;
+    let keys: Vec<_> = keys.iter().map(|(at, field)| (&field.data_type.kind, rows.column(*at))).collect();
+    buckets_of(BucketFunction::of(table)?, &keys, count)
+}
+
+/// Row numbers per bucket, where row `i` belongs to `buckets[i]`.
+pub(super) fn grouped(numbers: Vec<u32>, buckets: &[i32]) -> BTreeMap<i32, Vec<u32>> {
+    let mut groups: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
+    for number in numbers {
+        if let Some(bucket) = buckets.get(number as usize) {
+            groups.entry(*bucket).or_default().push(number);
+        }
+    }
+    groups
+}
+
 /// Columns of `table` called `names`, in that order.
-pub(super) fn columns<'a>(table: &'a TableInfo, names: &[String]) -> Result<Vec<(usize, &'a Field)>> {
+fn columns<'a>(table: &'a TableInfo, names: &[String]) -> Result<Vec<(usize, &'a Field)>> {
     names
         .iter()
         .map(|name| {

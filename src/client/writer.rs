@@ -1,5 +1,6 @@
 //! Appends rows to a log table, each once.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use futures::future::FutureExt;
 
 use super::Admin;
-use super::rows::{Spec, by_partition, columns, pieces, row_count};
+use super::rows::{Spec, by_key, by_partition, grouped, pieces, row_count};
 use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::{Answers, Cluster};
 use crate::fluss::code::Code;
@@ -128,6 +129,8 @@ impl Writer {
         if row_count(rows)? == 0 {
             return Ok(queues);
         }
+        // Bucket of each row by key, per count that a partition has.
+        let mut hashed: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
         for (spec, numbers) in by_partition(&self.table, rows)? {
             let (partition, layout) = self.partition(&spec).await?;
             let place = |bucket| TableBucket { table: self.table.id, partition, bucket: BucketId(bucket) };
@@ -138,19 +141,17 @@ impl Writer {
                     *turn = (*turn + 1) % layout.count;
                 }
             } else {
-                for (bucket, numbers) in self.by_bucket(rows, numbers, layout)? {
+                let buckets = match hashed.entry(layout.count) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(free) => free.insert(by_key(&self.table, rows, layout.count)?),
+                };
+                for (bucket, numbers) in grouped(numbers, buckets) {
                     let batches = pieces(rows, numbers, self.options.batch_bytes)?.into();
                     queues.insert(place(bucket), (layout, batches));
                 }
             }
         }
         Ok(queues)
-    }
-
-    fn by_bucket(&self, rows: &RecordBatch, numbers: Vec<u32>, layout: BucketLayout) -> Result<BTreeMap<i32, Vec<u32>>> {
-        let keys = columns(&self.table, &self.table.bucket_keys)?;
-        let _ = (rows, numbers, layout, keys);
-        Err(Error::unsupported("bucket keys"))
     }
 
     /// Id and layout of a partition, which is made if it is not there; of the table, when it has no partitions.

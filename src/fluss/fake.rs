@@ -121,3 +121,8 @@ pub(crate) fn servers(coordinator: i32, tablets: &[i32]) -> MetadataResponse {
         ..Default::default()
     }
 }
+
+/// The request in `body`.
+pub(crate) fn read<M: Message + Default>(body: Bytes) -> M {
+    M::decode(body).unwrap()
+}

@@ -1,6 +1,7 @@
 //! Raw log bytes of one bucket and how they are decoded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,13 +13,25 @@ use crate::model::{LogBatch, Schema, SchemaId, TableBucket};
 /// Raw record batches of one bucket, as a server sent them, with the schemas that they name.
 ///
 /// Cheap to move; [`LogSlice::decode`] is CPU-bound and belongs on an encoder thread.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LogSlice {
     bucket: TableBucket,
     format: LogFormat,
     raw: Bytes,
     schemas: BTreeMap<SchemaId, Arc<Schema>>,
     next_offset: Option<i64>,
+}
+
+impl fmt::Debug for LogSlice {
+    /// Sizes, not megabytes of bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogSlice")
+            .field("bucket", &self.bucket)
+            .field("bytes", &self.raw.len())
+            .field("schemas", &self.schemas.keys())
+            .field("next_offset", &self.next_offset)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Decoded rows of a slice.

@@ -1,4 +1,16 @@
 //! The one integration binary.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used,
+    reason = "helpers of tests may do what tests may do"
+)]
 
 #[cfg(test)]
 mod sim;
+#[cfg(test)]
+mod tidy;
+#[cfg(test)]
+mod wire;

@@ -3,12 +3,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use arrow_array::{Int64Array, StringArray};
-use prost::Message;
 
 use super::*;
 use crate::fluss::api::ApiKey;
 use crate::fluss::cluster::ClusterOptions;
-use crate::fluss::fake::{FakeServer, Reply, servers};
+use crate::fluss::fake::{FakeServer, Reply, read, servers};
 use crate::fluss::proto::*;
 use crate::fluss::record::BatchHeader;
 use crate::fluss::table_json::{TableDescriptor, table_to_json};
@@ -85,7 +84,7 @@ async fn writer(table: TableDescriptor, options: WriterOptions) -> (Writer, Arc<
         let bucket = |bucket_id| PbBucketMetadata { bucket_id, leader_id: Some(0), ..Default::default() };
         match key {
             ApiKey::GetMetadata => {
-                let request = MetadataRequest::decode(body).unwrap();
+                let request = read::<MetadataRequest>(body);
                 let port = own.load(Ordering::SeqCst);
                 let mut answer = servers(port, &[port]);
                 answer.table_metadata.extend(request.table_path.into_iter().map(|table_path| PbTableMetadata {
@@ -121,10 +120,10 @@ async fn writer(table: TableDescriptor, options: WriterOptions) -> (Writer, Arc<
                 ListPartitionInfosResponse { partitions_info: infos.collect(), ..Default::default() }.into()
             }
             ApiKey::CreatePartition => {
-                store.partitions.push(CreatePartitionRequest::decode(body).unwrap().partition_spec);
+                store.partitions.push(read::<CreatePartitionRequest>(body).partition_spec);
                 CreatePartitionResponse {}.into()
             }
-            ApiKey::ProduceLog => store.produce(ProduceLogRequest::decode(body).unwrap()),
+            ApiKey::ProduceLog => store.produce(read::<ProduceLogRequest>(body)),
             other => panic!("{other}"),
         }
     })
@@ -163,6 +162,18 @@ async fn partitions_are_made_as_needed_and_routed_by_their_own_count() {
     assert_eq!(made, ["x", "y"]);
     assert_eq!(store.batches, [((Some(0), 0), vec![(0, 6)]), ((Some(1), 0), vec![(0, 3)])].into());
     assert_eq!(store.routing, [Some(1), Some(2)]);
+}
+
+#[tokio::test]
+async fn keyed_rows_go_where_their_key_hashes_by_the_count_of_their_partition() {
+    let (mut writer, store) = writer(descriptor(true, true), WriterOptions::default()).await;
+    let batch = rows(&writer, 0..100, |id| if id < 50 { "x" } else { "y" });
+    writer.append(&batch).await.unwrap();
+    let expected = by_key(&writer.table, &batch, 2).unwrap()[50..].iter().filter(|bucket| **bucket == 1).count();
+    let store = store.lock().unwrap();
+    assert_eq!(store.batches[&(Some(0), 0)], [(0, 50)]);
+    assert_eq!(store.batches[&(Some(1), 1)], [(0, i32::try_from(expected).unwrap())]);
+    assert_eq!(store.rows(), 100);
 }
 
 #[tokio::test]

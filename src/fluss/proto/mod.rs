@@ -7,6 +7,7 @@
 mod messages;
 
 pub use messages::*;
+pub use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::model::TablePath;
@@ -27,6 +28,6 @@ impl From<PbTablePath> for TablePath {
 ///
 /// # Errors
 /// `Data` when `body` is no such message.
-pub fn decode<M: prost::Message + Default>(name: &str, body: bytes::Bytes) -> Result<M> {
+pub fn decode<M: Message + Default>(name: &str, body: bytes::Bytes) -> Result<M> {
     M::decode(body).map_err(|source| Error::data(format!("`{name}` message can't be read")).with_source(source))
 }

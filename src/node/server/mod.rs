@@ -16,7 +16,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use prost::Message;
 use tokio_util::sync::CancellationToken;
 
 use super::lake::Lake;
@@ -29,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::fluss::api::ApiKey;
 use crate::fluss::code::Code;
 use crate::fluss::frame::{RequestFrame, ResponseFrame};
-use crate::fluss::proto::{ApiVersionsRequest, ApiVersionsResponse, PbApiVersion, PbServerNode, decode};
+use crate::fluss::proto::{ApiVersionsRequest, ApiVersionsResponse, Message, PbApiVersion, PbServerNode, decode};
 use crate::model::{BucketId, PartitionId, TableBucket, TableId};
 use crate::runtime::{Moment, Runtime};
 use crate::storage::{StoreOptions, open as open_store};

@@ -333,7 +333,7 @@ async fn whatever_comes_is_answered_or_the_connection_closed() {
         let mut answer = vec![0; usize::try_from(length).unwrap()];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(answer[1..5], 77_i32.to_be_bytes());
-        let error = <ErrorResponse as prost::Message>::decode(&answer[5..]).ok();
+        let error = <ErrorResponse as Message>::decode(&answer[5..]).ok();
         (answer[0], error.map_or(0, |error| error.error_code))
     };
     assert_eq!(ask(4711, 0, b"").await, (1, 2), "unknown key");

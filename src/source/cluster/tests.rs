@@ -3,12 +3,11 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use prost::Message;
 
 use super::*;
 use crate::fluss::api::ApiKey;
 use crate::fluss::cluster::ClusterOptions;
-use crate::fluss::fake::{FakeServer, Reply, servers};
+use crate::fluss::fake::{FakeServer, Reply, read, servers};
 use crate::fluss::proto::*;
 use crate::model::LayoutOrigin;
 use crate::runtime::{BackoffOptions, Runtime};
@@ -24,7 +23,7 @@ async fn source(handler: impl Fn(ApiKey, Bytes) -> Reply + Send + Sync + 'static
         if key != ApiKey::GetMetadata {
             return handler(key, body);
         }
-        let request = MetadataRequest::decode(body).unwrap();
+        let request = read::<MetadataRequest>(body);
         let port = own.load(Ordering::SeqCst);
         let mut answer = servers(port, &[port]);
         if request.partitions_id.iter().any(|id| *id != 3) {
@@ -89,7 +88,7 @@ async fn many_buckets_go_out_in_one_request_and_only_those_that_moved_are_asked_
     let seen = Arc::new(Mutex::new(Vec::new()));
     let requests = Arc::clone(&seen);
     let (source, _server) = source(move |_, body| {
-        let request = FetchLogRequest::decode(body).unwrap();
+        let request = read::<FetchLogRequest>(body);
         let buckets: Vec<i32> = request.tables_req[0].buckets_req.iter().map(|bucket| bucket.bucket_id).collect();
         requests.lock().unwrap().push(request);
         match buckets[..] {
@@ -122,7 +121,7 @@ async fn a_wrong_bucket_count_is_stale_and_names_the_bucket() {
 async fn an_offset_that_is_gone_names_both_ends_of_the_log() {
     let (source, _server) = source(|key, body| match key {
         ApiKey::FetchLog => fetched(vec![refused(0, Code::LOG_OFFSET_OUT_OF_RANGE), entry(1)]),
-        _ => match ListOffsetsRequest::decode(body).unwrap().offset_type {
+        _ => match read::<ListOffsetsRequest>(body).offset_type {
             0 => offsets([7, 7]),
             _ => offsets([70, 70]),
         },
@@ -192,7 +191,7 @@ async fn schemas_that_batches_name_are_fetched_once() {
 #[tokio::test]
 async fn offsets_come_in_bucket_order_and_a_partition_that_is_gone_has_none() {
     let (source, _server) = source(|_, body| {
-        let request = ListOffsetsRequest::decode(body).unwrap();
+        let request = read::<ListOffsetsRequest>(body);
         assert_eq!((request.routing_bucket_count, request.follower_server_id), (Some(2), -1));
         offsets([4, 5])
     })
@@ -207,7 +206,7 @@ async fn offsets_come_in_bucket_order_and_a_partition_that_is_gone_has_none() {
 #[tokio::test]
 async fn a_heartbeat_carries_everything_at_once_and_tells_faults_per_table() {
     let (source, server) = source(|_, body| {
-        let request = LakeTieringHeartbeatRequest::decode(body).unwrap();
+        let request = read::<LakeTieringHeartbeatRequest>(body);
         if request.tiering_tables.is_empty() {
             return Reply::Error(Code::UNKNOWN_SERVER_ERROR.error("not initialized yet"));
         }
@@ -264,14 +263,14 @@ async fn prepare_sends_the_complete_map_and_record_names_the_oldest_entry_to_kee
     let keep = Arc::clone(&sent);
     let (source, _server) = source(move |key, body| match key {
         ApiKey::PrepareLakeTableSnapshot => {
-            let request = PrepareLakeTableSnapshotRequest::decode(body).unwrap();
+            let request = read::<PrepareLakeTableSnapshotRequest>(body);
             assert_eq!(request.ignore_previous_table_offsets, Some(true));
             assert_eq!(request.bucket_offsets[0].bucket_offsets[0].log_end_offset, Some(40));
             let entry = PbPrepareLakeTableRespForTable { lake_table_offsets_path: Some("file:/x".into()), ..Default::default() };
             PrepareLakeTableSnapshotResponse { prepare_lake_table_resp: vec![entry] }.into()
         }
         _ => {
-            *keep.lock().unwrap() = Some(CommitLakeTableSnapshotRequest::decode(body).unwrap());
+            *keep.lock().unwrap() = Some(read::<CommitLakeTableSnapshotRequest>(body));
             let entry = PbCommitLakeTableSnapshotRespForTable { table_id: 1, ..Default::default() };
             CommitLakeTableSnapshotResponse { table_resp: vec![entry] }.into()
         }
