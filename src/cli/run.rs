@@ -9,7 +9,7 @@ use super::output::{Output, count};
 use crate::daemon::{self, OnceReport, Service};
 use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::{Cluster, ClusterOptions};
-use crate::model::{RoundOutcome, RoundSummary};
+use crate::model::{RoundOutcome, RoundSummary, TablePath};
 use crate::round::{self, RoundContext};
 use crate::runtime::Runtime;
 use crate::source::cluster::ClusterSource;
@@ -20,7 +20,7 @@ pub(super) async fn run(args: &Run, runtime: Runtime, output: &mut Output) -> Re
             .with_hint("use `lakeward run --once`")
             .into());
     }
-    let service = service(&args.server, &runtime).await?;
+    let (_, service) = service(&args.server, &runtime).await?;
     let mut closed = None;
     let mut on_round = |summary: &RoundSummary| {
         let printed = if args.json { output.json(summary) } else { output.data(&line(summary)) };
@@ -38,10 +38,10 @@ pub(super) async fn run(args: &Run, runtime: Runtime, output: &mut Output) -> Re
 }
 
 /// Everything that works on the cluster at `server`.
-pub(super) async fn service(server: &str, runtime: &Runtime) -> Result<Service> {
+pub(super) async fn service(server: &str, runtime: &Runtime) -> Result<(Cluster, Service)> {
     let cluster = Cluster::connect(&[server.to_owned()], ClusterOptions::default(), runtime).await?;
-    let source = Arc::new(ClusterSource::new(cluster));
-    Ok(Service {
+    let source = Arc::new(ClusterSource::new(cluster.clone()));
+    let service = Service {
         queue: Arc::<ClusterSource>::clone(&source),
         rounds: RoundContext {
             scan: Arc::<ClusterSource>::clone(&source),
@@ -50,7 +50,8 @@ pub(super) async fn service(server: &str, runtime: &Runtime) -> Result<Service> 
             options: round::Options::default(),
         },
         options: daemon::Options::default(),
-    })
+    };
+    Ok((cluster, service))
 }
 
 /// One round in one line.
@@ -75,13 +76,19 @@ pub(super) fn seconds(summary: &RoundSummary) -> String {
 
 /// The gravest fault decides the exit code; the others are in the log.
 fn verdict(report: OnceReport) -> Result<()> {
-    let failed = report.faults.len();
-    let gravest = report.faults.into_iter().min_by_key(|(_, error)| rank(error.kind()));
-    match gravest {
+    let failed = report.faults.len() as u64;
+    match gravest(report.faults) {
         None => Ok(()),
-        Some((table, error)) => Err(error
-            .context(format!("{failed} of {} tables could not be tiered, `{table}` among them", report.rounds + failed as u64))),
+        Some((table, error)) => Err(error.context(format!(
+            "{failed} of {} tables could not be tiered, `{table}` among them",
+            report.rounds.saturating_add(failed)
+        ))),
     }
+}
+
+/// The gravest of some faults (README, exit codes).
+pub(super) fn gravest(faults: Vec<(TablePath, Error)>) -> Option<(TablePath, Error)> {
+    faults.into_iter().min_by_key(|(_, error)| rank(error.kind()))
 }
 
 const fn rank(kind: Kind) -> u8 {
@@ -98,7 +105,6 @@ const fn rank(kind: Kind) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::TablePath;
 
     #[test]
     fn the_gravest_fault_decides_and_no_fault_is_fine() {

@@ -81,10 +81,11 @@ pub async fn run_once(service: &Service, wait: Duration, on_round: &mut (dyn FnM
         };
         had.insert(claim.assignment.held.table);
         match work(service, &heart, &claim).await? {
-            Ok(summary) => {
+            Ok(Some(summary)) => {
                 report.rounds += 1;
                 on_round(&summary);
             }
+            Ok(None) => {}
             Err(error) => report.faults.push((claim.assignment.path, error)),
         }
         returned.clear();
@@ -94,8 +95,8 @@ pub async fn run_once(service: &Service, wait: Duration, on_round: &mut (dyn FnM
 }
 
 /// Runs rounds of one table until the rules say that it leaves our hands. The outer error is the service's, the inner one
-/// the table's.
-async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<RoundSummary>> {
+/// the table's; no summary when somebody else has the table now and does the rest.
+async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<Option<RoundSummary>>> {
     let runtime = &service.rounds.runtime;
     let (held, path) = (claim.assignment.held, &claim.assignment.path);
     telemetry::TableClaimed { table: path, epoch: held.tiering_epoch }.emit();
@@ -141,8 +142,8 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
                 }
                 heart.report(held, report).await?;
             }
-            Next::LetGo => {}
+            Next::LetGo => return Ok(Ok(ended.ok())),
         }
-        return Ok(ended);
+        return Ok(ended.map(Some));
     }
 }

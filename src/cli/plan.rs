@@ -1,0 +1,176 @@
+//! `lakeward plan`: what a round would do. Changes nothing.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::End;
+use super::args::Plan;
+use super::output::{Output, count};
+use super::run::{gravest, service};
+use crate::client::Admin;
+use crate::commit::COMMIT_USER;
+use crate::error::{Error, Result};
+use crate::fluss::cluster::Cluster;
+use crate::mapping::is_lake_enabled;
+use crate::model::{BucketLayout, LakeOffsets, SnapshotId, TableId, TablePath};
+use crate::plan::{self, gather, splits};
+use crate::round::{RoundContext, open_lake};
+use crate::runtime::Runtime;
+use crate::source::LedgerState;
+
+/// The JSON shape, one line per table.
+#[derive(Debug, Serialize)]
+struct Report {
+    table: TablePath,
+    table_id: TableId,
+    /// Newest lake snapshot that Fluss knows: where a round would start.
+    known_snapshot: Option<SnapshotId>,
+    /// Newest snapshot that a Fluss service made in the lake; beyond `known_snapshot`, a round would record it first.
+    unknown_snapshot: Option<SnapshotId>,
+    splits: u64,
+    /// Records between the lake and the end of the log.
+    backlog: u64,
+    partitions: Vec<PartitionReport>,
+    /// Partitions that were dropped while the plan was made.
+    skipped: Vec<String>,
+    faults: Vec<FaultReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct PartitionReport {
+    partition: String,
+    layout: BucketLayout,
+    splits: u64,
+    backlog: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct FaultReport {
+    kind: &'static str,
+    message: String,
+    hint: Option<String>,
+}
+
+pub(super) async fn run(args: &Plan, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+    let (cluster, service) = service(&args.server, &runtime).await?;
+    let tables = match &args.table {
+        Some(table) => vec![table.clone()],
+        None => lake_tables(&cluster).await?,
+    };
+    if tables.is_empty() {
+        output.talk("no table has the lake enabled");
+    }
+    let mut faults = Vec::new();
+    for table in tables {
+        let (report, found) = look(&service.rounds, &table).await?;
+        if args.json { output.json(&report)? } else { print(&report, output)? }
+        faults.extend(found.into_iter().map(|fault| (table.clone(), fault)));
+    }
+    match gravest(faults) {
+        None => Ok(()),
+        Some((table, fault)) => Err(fault.context(format!("a round of `{table}` would not succeed")).into()),
+    }
+}
+
+/// All tables with the lake enabled, in name order.
+async fn lake_tables(cluster: &Cluster) -> Result<Vec<TablePath>> {
+    let admin = Admin::new(cluster.clone());
+    let mut tables = Vec::new();
+    for database in admin.databases().await? {
+        for table in admin.tables(&database).await? {
+            let path = TablePath::new(&database, table);
+            if is_lake_enabled(&admin.table_info(&path).await?) {
+                tables.push(path);
+            }
+        }
+    }
+    tables.sort();
+    Ok(tables)
+}
+
+/// The report, and the faults as they are.
+async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<Error>)> {
+    let table = Arc::new(context.scan.table_info(path).await?);
+    let mut report = Report {
+        table: path.clone(),
+        table_id: table.id,
+        known_snapshot: None,
+        unknown_snapshot: None,
+        splits: 0,
+        backlog: 0,
+        partitions: vec![],
+        skipped: vec![],
+        faults: vec![],
+    };
+    let base = match context.ledger.latest(path).await? {
+        LedgerState::At(entry) => {
+            report.known_snapshot = Some(entry.snapshot);
+            entry.offsets
+        }
+        LedgerState::Empty | LedgerState::Unknown { .. } => LakeOffsets::default(),
+        LedgerState::TableGone => return Err(Error::invalid(format!("table `{path}` is gone")).with_code(7)),
+    };
+    let mut faults = Vec::new();
+    match open_lake(&table, &context.runtime).await {
+        Ok((lake, _)) => {
+            let newest = match lake.newest_snapshot_id().await? {
+                Some(id) => lake.snapshot(id).await?,
+                None => None,
+            };
+            report.unknown_snapshot = newest
+                .filter(|newest| newest.commit_user.starts_with(COMMIT_USER))
+                .map(|newest| SnapshotId(newest.id))
+                .filter(|newest| report.known_snapshot.is_none_or(|known| known < *newest));
+        }
+        Err(fault) => faults.push(fault),
+    }
+    let options = plan::Options { all_starts: true, ..context.options.plan };
+    let facts = gather(context.scan.as_ref(), table, &base, options).await?;
+    let plan = splits(&facts, &base);
+    for planned in plan.partitions {
+        report.splits += planned.splits;
+        report.backlog = report.backlog.saturating_add(planned.backlog);
+        report.partitions.push(PartitionReport {
+            partition: planned.partition.map(|partition| partition.name()).unwrap_or_default(),
+            layout: planned.layout,
+            splits: planned.splits,
+            backlog: planned.backlog,
+        });
+    }
+    report.skipped = plan.skipped;
+    faults.extend(plan.faults);
+    report.faults = faults
+        .iter()
+        .map(|fault| FaultReport {
+            kind: fault.kind().as_str(),
+            message: fault.chain(),
+            hint: fault.hint().map(str::to_owned),
+        })
+        .collect();
+    Ok((report, faults))
+}
+
+fn print(report: &Report, output: &mut Output) -> Result<(), End> {
+    let from = match report.known_snapshot {
+        Some(snapshot) => format!("from snapshot {snapshot}"),
+        None => "never tiered".to_owned(),
+    };
+    output.data(&format!("{}: {} splits, {} records behind, {from}", report.table, count(report.splits), count(report.backlog)))?;
+    if let Some(snapshot) = report.unknown_snapshot {
+        output.data(&format!("  snapshot {snapshot} is in the lake, but not known to Fluss: a round would record it first, and has less to do"))?;
+    }
+    let mut rows = vec![["  partition", "buckets", "splits", "backlog"].map(str::to_owned).to_vec()];
+    for partition in &report.partitions {
+        let name = if partition.partition.is_empty() { "(whole table)" } else { &partition.partition };
+        rows.push(vec![format!("  {name}"), partition.layout.count.to_string(), count(partition.splits), count(partition.backlog)]);
+    }
+    output.table(&rows)?;
+    for name in &report.skipped {
+        output.data(&format!("  partition {name} was dropped meanwhile"))?;
+    }
+    for fault in &report.faults {
+        output.data(&format!("  fault ({}): {}", fault.kind, fault.message))?;
+    }
+    Ok(())
+}
