@@ -19,8 +19,9 @@ use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 
 use super::bounds::Bounds;
 use super::encoding::{self, Codec};
-use super::schema::{is_int96, lake_arrow_schema, parquet_schema};
+use super::schema::{is_int96, parquet_schema};
 use crate::error::{Error, Result};
+use crate::mapping::lake_arrow_schema;
 use crate::paimon::TableSchema;
 use crate::paimon::stats::StatsMode;
 

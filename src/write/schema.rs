@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, SchemaRef, TimeUnit as ArrowUnit};
 use parquet::basic::{LogicalType, Repetition, TimeUnit, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
@@ -82,37 +81,4 @@ fn column(field: &Field) -> Result<TypePtr> {
 fn decimal_bytes(precision: u8) -> i32 {
     let limit = 10_u128.saturating_pow(u32::from(precision));
     (1..16).find(|bytes| limit <= 1 << (8 * bytes - 1)).unwrap_or(16)
-}
-
-/// Stands in for `mapping::lake_arrow_schema` until that is there.
-pub(super) fn lake_arrow_schema(schema: &TableSchema) -> Result<SchemaRef> {
-    let timestamp = |precision: u8, zone: Option<Arc<str>>| {
-        let unit = match precision {
-            0..=3 => ArrowUnit::Millisecond,
-            4..INT96_PRECISION => ArrowUnit::Microsecond,
-            _ => ArrowUnit::Nanosecond,
-        };
-        ArrowType::Timestamp(unit, zone)
-    };
-    let fields = schema.fields.iter().map(|field| {
-        let arrow = match &field.data_type.kind {
-            TypeKind::Boolean => ArrowType::Boolean,
-            TypeKind::TinyInt => ArrowType::Int8,
-            TypeKind::SmallInt => ArrowType::Int16,
-            TypeKind::Int => ArrowType::Int32,
-            TypeKind::BigInt => ArrowType::Int64,
-            TypeKind::Float => ArrowType::Float32,
-            TypeKind::Double => ArrowType::Float64,
-            TypeKind::Decimal { precision, scale } => ArrowType::Decimal128(*precision, i8::try_from(*scale).unwrap_or(0)),
-            TypeKind::Char { .. } | TypeKind::VarChar { .. } | TypeKind::String => ArrowType::Utf8,
-            TypeKind::Binary { .. } | TypeKind::VarBinary { .. } | TypeKind::Bytes => ArrowType::Binary,
-            TypeKind::Date => ArrowType::Date32,
-            TypeKind::Time { .. } => ArrowType::Time32(ArrowUnit::Millisecond),
-            TypeKind::Timestamp { precision } => timestamp(*precision, None),
-            TypeKind::TimestampLtz { precision } => timestamp(*precision, Some("UTC".into())),
-            _ => return Err(Error::unsupported(format!("column `{}` of a nested type", field.name))),
-        };
-        Ok(ArrowField::new(&field.name, arrow, field.data_type.nullable))
-    });
-    Ok(Arc::new(ArrowSchema::new(fields.collect::<Result<Vec<_>>>()?)))
 }

@@ -13,9 +13,10 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::printer::print_schema;
 use serde_json::{Value, json};
 
-use super::schema::{lake_arrow_schema, parquet_schema};
+use super::schema::parquet_schema;
 use super::*;
 use crate::error::Kind;
+use crate::mapping::lake_arrow_schema;
 use crate::model::{BucketId, DataType, Datum, Field, TableBucket, TableId, TypeKind};
 use crate::paimon::BinaryRow;
 use crate::runtime::Encoders;
