@@ -190,6 +190,13 @@ fn gone_is_stale(error: Error) -> Error {
     }
 }
 
+fn offset_text(offset: StartOffset) -> String {
+    match offset {
+        StartOffset::Earliest => "log start".to_owned(),
+        StartOffset::At(offset) => offset.to_string(),
+    }
+}
+
 fn fetch_request<'a>(table: TableId, wait_ms: i32, buckets: impl Iterator<Item = &'a FetchBucket>) -> FetchLogRequest {
     let buckets_req: Vec<PbFetchLogReqForBucket> = buckets
         .map(|bucket| PbFetchLogReqForBucket {
@@ -254,11 +261,8 @@ impl ClusterSource {
             None => {}
         }
         if let Some(remote) = entry.remote_log_fetch_info {
-            let from = remote.remote_log_segments.iter().map(|segment| segment.remote_log_start_offset).min().unwrap_or(-1);
-            return Err(Error::unsupported(format!(
-                "remote log segments: {bucket} from offset `{from}` lies in `{}`",
-                remote.remote_log_tablet_dir
-            )));
+            let (offset, dir) = (offset_text(wanted.offset), remote.remote_log_tablet_dir);
+            return Err(Error::unsupported(format!("remote log segments: offset `{offset}` lies in `{dir}`")));
         }
         let high_watermark = entry.high_watermark.ok_or_else(|| Error::data("the answer names no high watermark"))?;
         let raw = entry.records.unwrap_or_default();
@@ -279,10 +283,7 @@ impl ClusterSource {
             let found = self.offsets(table, wanted.layout, [bucket].into(), end).await;
             found.ok().and_then(|found| found.get(&bucket).map(ToString::to_string)).unwrap_or_else(|| "unknown".to_owned())
         };
-        let offset = match wanted.offset {
-            StartOffset::Earliest => "log start".to_owned(),
-            StartOffset::At(offset) => offset.to_string(),
-        };
+        let offset = offset_text(wanted.offset);
         let (start, stop) = (end(LogEnd::Start).await, end(LogEnd::HighWatermark).await);
         error.context(format!("offset `{offset}` is not in the log, which reaches from `{start}` to `{stop}` (exclusive)"))
     }
