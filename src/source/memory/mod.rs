@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arrow_array::RecordBatch;
+use arrow_array::{BooleanArray, RecordBatch};
+use arrow_select::filter::filter_record_batch;
 use async_trait::async_trait;
 use bytes::Bytes;
 
@@ -25,7 +26,9 @@ use super::{
     LogSlice, TableScan,
 };
 use crate::error::{Error, Result};
-use crate::fluss::record::{BatchHeader, Compression, EncodeOptions, LogFormat, arrow_schema, encode_arrow_batch, stamp};
+use crate::fluss::bucket::{BucketFunction, buckets_of};
+use crate::fluss::partition::format_value;
+use crate::fluss::record::{BatchHeader, Compression, EncodeOptions, LogFormat, arrow_schema, encode_arrow_batch, stamp, value_at};
 use crate::fluss::table_json::TableDescriptor;
 use crate::model::{
     BucketCountEpoch, BucketId, BucketKey, BucketLayout, ChangeKind, Field, LakeOffsets, OffsetsFile, Partition, PartitionId,
@@ -274,6 +277,41 @@ impl MemoryCluster {
         self.append_raw(bucket, &encode_arrow_batch(options, rows, changes)?)
     }
 
+    /// Appends rows in the newest schema as a client does: to the buckets that their keys hash to (bucket 0 without bucket key), of the
+    /// partition that the first row names.
+    ///
+    /// # Errors
+    /// `Invalid` (7, 36); as [`buckets_of`] and [`encode_arrow_batch`].
+    pub fn append_rows(&self, path: &TablePath, rows: &RecordBatch) -> Result<()> {
+        let (info, partition) = {
+            let state = self.state();
+            let table = state.table(path)?;
+            (table.info.clone(), table.partition_of(rows)?)
+        };
+        let layout = BucketLayout::of(&info, partition.as_ref())?;
+        let column = |name: &String| {
+            let found = info
+                .schema
+                .index_of(name)
+                .and_then(|at| Some((&info.schema.fields.get(at)?.data_type.kind, rows.columns().get(at)?)));
+            found.ok_or_else(|| Error::invalid(format!("rows of `{path}` lack `{name}`")))
+        };
+        let keys = info.bucket_keys.iter().map(column).collect::<Result<Vec<_>>>()?;
+        let buckets = match keys.as_slice() {
+            [] => vec![0; rows.num_rows()],
+            keys => buckets_of(BucketFunction::of(&info)?, keys, layout.count)?,
+        };
+        for bucket in 0..layout.count {
+            let mine: BooleanArray = buckets.iter().map(|of_row| Some(*of_row == bucket)).collect();
+            let mine = filter_record_batch(rows, &mine).map_err(|source| Error::internal("split rows").with_source(source))?;
+            if mine.num_rows() > 0 {
+                let partition = partition.as_ref().map(|partition| partition.id);
+                self.append(TableBucket { table: info.id, partition, bucket: BucketId(bucket) }, info.schema.id, &mine, None)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Appends an empty batch, which takes one offset.
     ///
     /// # Errors
@@ -375,6 +413,23 @@ impl Table {
         for bucket in (0..count).map(BucketId) {
             self.logs.insert(BucketKey { partition, bucket }, Log::default());
         }
+    }
+
+    fn partition_of(&self, rows: &RecordBatch) -> Result<Option<Partition>> {
+        let mut spec = vec![];
+        for key in &self.info.partition_keys {
+            let at = self.info.schema.index_of(key).unwrap_or(usize::MAX);
+            let (Some(field), Some(column)) = (self.info.schema.fields.get(at), rows.columns().get(at)) else {
+                return Err(Error::invalid(format!("rows lack `{key}`")));
+            };
+            let value = value_at(column, &field.data_type.kind, 0)?.ok_or_else(|| Error::invalid(format!("`{key}` is NULL")))?;
+            spec.push((key.clone(), format_value(&value, &field.data_type)?));
+        }
+        if spec.is_empty() {
+            return Ok(None);
+        }
+        let found = self.partitions.values().find(|partition| partition.spec == spec).cloned();
+        found.map(Some).ok_or_else(|| Error::invalid(format!("partition {spec:?} does not exist")).with_code(36))
     }
 
     fn actual_count(&self, partition: Option<PartitionId>) -> i32 {

@@ -176,3 +176,64 @@ async fn faults_act_as_scripted() {
     let snapshots: Vec<i64> = cluster.recorded(info.id).iter().map(|entry| entry.snapshot.0).collect();
     assert_eq!(snapshots, [2, 5, 4], "the late one took the ledger backwards");
 }
+
+struct Twin {
+    service: MemoryService,
+    clock: crate::runtime::Clock,
+}
+
+#[async_trait]
+impl crate::source::conformance::World for Twin {
+    fn assignments(&self) -> &dyn Assignments {
+        &self.service
+    }
+    fn scan(&self) -> &dyn TableScan {
+        &self.service
+    }
+    fn ledger(&self) -> &dyn LakeLedger {
+        &self.service
+    }
+    fn clock(&self) -> &crate::runtime::Clock {
+        &self.clock
+    }
+    fn database(&self) -> &'static str {
+        "demo"
+    }
+    fn rescales(&self) -> bool {
+        true
+    }
+    fn lease(&self) -> Option<Duration> {
+        Some(Duration::from_mins(2))
+    }
+    async fn create_table(&self, path: &TablePath, table: &TableDescriptor) -> Result<()> {
+        self.service.cluster().create_table(path, table).map(|_| ())
+    }
+    async fn drop_table(&self, path: &TablePath) -> Result<()> {
+        self.service.cluster().drop_table(path)
+    }
+    async fn create_partition(&self, path: &TablePath, spec: &[(String, String)]) -> Result<()> {
+        let values: Vec<&str> = spec.iter().map(|(_, value)| value.as_str()).collect();
+        self.service.cluster().create_partition(path, &values).map(|_| ())
+    }
+    async fn drop_partition(&self, path: &TablePath, spec: &[(String, String)]) -> Result<()> {
+        let info = self.service.table_info(path).await?;
+        let partitions = self.service.partitions(&info).await?;
+        let id = partitions.iter().find(|partition| partition.spec == spec).unwrap().id;
+        self.service.cluster().drop_partition(path, id)
+    }
+    async fn alter_bucket_count(&self, path: &TablePath, count: i32) -> Result<()> {
+        self.service.cluster().alter_bucket_count(path, count)
+    }
+    async fn append(&self, path: &TablePath, rows: &RecordBatch) -> Result<()> {
+        self.service.cluster().append_rows(path, rows)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_twin_conforms_also_when_it_yields() {
+    let runtime = Runtime::simulated(5, 0, 1 << 20);
+    let clock = runtime.clock.clone();
+    let faults = Faults::seeded(runtime.rng.clone(), clock.clone(), 0);
+    let twin = Twin { service: MemoryCluster::new(runtime).service(faults), clock };
+    crate::source::conformance::run(&twin).await.map_err(|error| error.chain()).unwrap();
+}
