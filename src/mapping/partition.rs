@@ -22,11 +22,12 @@ pub fn partition_row(partition: Option<&Partition>, table: &TableInfo, lake: &Ta
 
 /// Typed values of the partition columns, in the order of the table's partition keys.
 pub(super) fn partition_values(partition: &Partition, table: &TableInfo) -> Result<Vec<(DataType, Datum)>> {
-    let names = partition.spec.iter().map(|(name, _)| name);
-    if !names.eq(table.partition_keys.iter()) {
-        return Err(Error::data(format!("partition `{}` has other columns than table `{}`", partition.name(), table.path)));
+    let other = || Error::data(format!("partition `{}` has other columns than table `{}`", partition.name(), table.path));
+    if partition.spec.len() != table.partition_keys.len() {
+        return Err(other());
     }
-    let value = |(name, text): &(String, String)| {
+    let value = |name: &String| {
+        let (_, text) = partition.spec.iter().find(|(column, _)| column == name).ok_or_else(other)?;
         let index = table.schema.index_of(name);
         let field = index.and_then(|index| table.schema.fields.get(index));
         let field = field.ok_or_else(|| Error::data(format!("partition key `{name}` of `{}` is no column", table.path)))?;
@@ -34,5 +35,5 @@ pub(super) fn partition_values(partition: &Partition, table: &TableInfo) -> Resu
             .map_err(|error| error.context(format!("partition `{}` of `{}`", partition.name(), table.path)))?;
         Ok((field.data_type.clone(), value))
     };
-    partition.spec.iter().map(value).collect()
+    table.partition_keys.iter().map(value).collect()
 }

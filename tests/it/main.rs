@@ -9,6 +9,8 @@
 )]
 
 #[cfg(test)]
+mod conformance;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tidy;
