@@ -153,6 +153,12 @@ impl Code {
         Error::new(self.kind(), format!("{message} (error {} {})", self.0, self.name())).with_code(self.0)
     }
 
+    /// The error that a server answers with: as [`Self::error`], but the text leaves out the code, which travels beside it.
+    #[must_use]
+    pub fn answer(self, message: impl fmt::Display) -> Error {
+        Error::new(self.kind(), message.to_string()).with_code(self.0)
+    }
+
     /// The error for a server's `error_code` and `error_message` pair; `None` when the pair tells of success (absent or 0).
     ///
     /// Of a long message (servers send stack traces) only the first line is kept.

@@ -1,8 +1,10 @@
 //! The lake side of DDL: creates and alters the Paimon tables of lake tables, through `catalog`.
 
 use crate::catalog;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
+use crate::fluss::code::Code;
 use crate::lake::Warehouse;
+use crate::mapping::{is_lake_enabled, lake_path};
 use crate::model::TableInfo;
 use crate::runtime::Runtime;
 use crate::storage::Store;
@@ -14,11 +16,11 @@ pub(super) struct Lake {
 }
 
 impl Lake {
-    pub(super) const fn new(warehouse: Store, runtime: Runtime) -> Self {
-        Self { warehouse: Warehouse::new(warehouse, runtime) }
+    pub(super) fn new(store: Store, runtime: Runtime) -> Self {
+        Self { warehouse: Warehouse::new(store, runtime) }
     }
 
-    /// Path or URL of the warehouse.
+    /// Path of the warehouse.
     pub(super) fn warehouse(&self) -> &str {
         self.warehouse.url()
     }
@@ -27,22 +29,45 @@ impl Lake {
     pub(super) fn catalog_options(&self) -> [(String, String); 2] {
         [
             ("table.datalake.paimon.metastore".to_owned(), "filesystem".to_owned()),
-            ("table.datalake.paimon.warehouse".to_owned(), self.warehouse.url().to_owned()),
+            ("table.datalake.paimon.warehouse".to_owned(), self.warehouse().to_owned()),
         ]
     }
 
-    /// Creates the lake table. One that exists has to be compatible, and empty if the Fluss table is new.
+    /// Creates the lake table. One that exists has to be compatible, and empty if the Fluss table is `new`.
     pub(super) async fn create(&self, info: &TableInfo, new: bool) -> Result<()> {
-        catalog::create(&self.warehouse, info, new).await
+        catalog::create(&self.warehouse, info, new).await.map_err(coded)
     }
 
     /// Makes the lake table of `before` look like `after`: options and columns.
     pub(super) async fn alter(&self, before: &TableInfo, after: &TableInfo) -> Result<()> {
-        catalog::alter(&self.warehouse, before, after).await
+        match self.has(before).await? {
+            true => catalog::alter(&self.warehouse, before, after).await.map_err(coded),
+            false => Ok(()),
+        }
     }
 
     /// Sets the bucket count for future partitions; the same count again is fine.
     pub(super) async fn set_bucket_count(&self, info: &TableInfo, count: i32) -> Result<()> {
-        catalog::set_bucket_count(&self.warehouse, info, count).await
+        match self.has(info).await? {
+            true => catalog::set_bucket_count(&self.warehouse, info, count).await.map_err(coded),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether there is a lake table to change. One whose lake is off now may never have had it on, though its options name it.
+    async fn has(&self, info: &TableInfo) -> Result<bool> {
+        if is_lake_enabled(info) {
+            return Ok(true);
+        }
+        let path = lake_path(info)?;
+        Ok(self.warehouse.table(&path.database, &path.table).await?.is_some())
+    }
+}
+
+/// What this build does not support in a lake table is, for the client, a table that can't be configured so.
+fn coded(error: Error) -> Error {
+    match error.code() {
+        None if error.kind() == Kind::Unsupported => error.with_code(Code::INVALID_CONFIG.0),
+        _ => error,
     }
 }

@@ -116,7 +116,7 @@ impl Snapshots {
             Which::Id(id) => entries.iter().find(|entry| entry.snapshot_id == id).map(|entry| (id, &entry.tiered_offsets)),
         };
         let Some((id, path)) = found else {
-            return Err(Code::LAKE_SNAPSHOT_NOT_EXIST.error(format!("table id `{table}` has no such lake snapshot")));
+            return Err(Code::LAKE_SNAPSHOT_NOT_EXIST.answer(format!("table id `{table}` has no such lake snapshot")));
         };
         Ok((id, self.read(table, path).await?))
     }
@@ -130,7 +130,7 @@ impl Snapshots {
     }
 
     async fn read(&self, table: TableId, path: &str) -> Result<LakeOffsets> {
-        let fault = || Code::UNKNOWN_SERVER_ERROR.error(format!("offsets file `{path}` of table id `{table}` can't be read"));
+        let fault = || Code::UNKNOWN_SERVER_ERROR.answer(format!("offsets file `{path}` of table id `{table}` can't be read"));
         let bytes = read(path).await.map_err(|error| fault().with_source(error))?.ok_or_else(fault)?;
         let text = std::str::from_utf8(&bytes).map_err(|source| fault().with_source(source))?;
         Ok(OffsetsFile::from_json(text).map_err(|error| fault().with_source(error))?.offsets)

@@ -12,7 +12,7 @@ mod writers;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,7 +57,17 @@ impl Default for LogOptions {
 #[derive(Debug)]
 pub struct LogStore {
     shared: Arc<Shared>,
-    open: Mutex<BTreeMap<TableBucket, Arc<BucketLog>>>,
+    open: Mutex<Open>,
+}
+
+/// A log that is open, or being opened by whoever holds the lock.
+type Slot = Arc<Mutex<Option<Arc<BucketLog>>>>;
+
+#[derive(Debug, Default)]
+struct Open {
+    slots: BTreeMap<TableBucket, Slot>,
+    /// What was deleted. Ids never come again, so requests that are still under way must not open it anew.
+    gone: BTreeSet<(TableId, Option<PartitionId>)>,
 }
 
 /// What every bucket needs of the store.
@@ -88,25 +98,21 @@ impl LogStore {
     /// # Errors
     /// `Data` when a closed segment is damaged or missing, `Unavailable` when files can't be read.
     pub fn bucket(&self, bucket: TableBucket) -> Result<Arc<BucketLog>> {
-        let mut open = self.lock();
-        if let Some(log) = open.get(&bucket) {
+        let slot = {
+            let mut open = self.lock();
+            if open.gone.contains(&(bucket.table, None)) || open.gone.contains(&(bucket.table, bucket.partition)) {
+                return Err(Error::unavailable(format!("the log of {bucket} was deleted")));
+            }
+            Arc::clone(open.slots.entry(bucket).or_default())
+        };
+        // Others may open their logs meanwhile.
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(log) = &*slot {
             return Ok(Arc::clone(log));
         }
         let log = Arc::new(BucketLog::open(bucket, self.shared.bucket_folder(bucket), Arc::clone(&self.shared))?);
-        open.insert(bucket, Arc::clone(&log));
+        *slot = Some(Arc::clone(&log));
         Ok(log)
-    }
-
-    /// The log of `bucket` if it is open already.
-    #[must_use]
-    pub fn opened(&self, bucket: TableBucket) -> Option<Arc<BucketLog>> {
-        self.lock().get(&bucket).cloned()
-    }
-
-    /// All logs that are open.
-    #[must_use]
-    pub fn all_opened(&self) -> Vec<Arc<BucketLog>> {
-        self.lock().values().cloned().collect()
     }
 
     /// Closes and deletes the logs of a table, or of one partition of it (blocking).
@@ -114,13 +120,17 @@ impl LogStore {
     /// # Errors
     /// `Unavailable` when files can't be deleted; the next start does it then.
     pub fn delete(&self, table: TableId, partition: Option<PartitionId>) -> Result<()> {
-        self.lock().retain(|bucket, log| {
-            let gone = bucket.table == table && (partition.is_none() || bucket.partition == partition);
-            if gone {
+        let closing: Vec<Slot> = {
+            let mut open = self.lock();
+            open.gone.insert((table, partition));
+            let gone = |bucket: &TableBucket| bucket.table == table && (partition.is_none() || bucket.partition == partition);
+            open.slots.extract_if(.., |bucket, _| gone(bucket)).map(|(_, slot)| slot).collect()
+        };
+        for slot in closing {
+            if let Some(log) = &*slot.lock().unwrap_or_else(PoisonError::into_inner) {
                 log.close();
             }
-            !gone
-        });
+        }
         let folder = self.shared.folder(table, partition);
         self.shared.handles.forget(&folder);
         remove_folder(&folder)
@@ -150,15 +160,16 @@ impl LogStore {
 
     /// Makes everything written durable (graceful stop).
     pub async fn flush(&self) {
-        for log in self.all_opened() {
-            let end = log.log_end();
-            if let Err(error) = log.durable(end).await {
+        let slots: Vec<Slot> = self.lock().slots.values().cloned().collect();
+        for slot in slots {
+            let Some(log) = slot.lock().unwrap_or_else(PoisonError::into_inner).clone() else { continue };
+            if let Err(error) = log.durable(log.log_end()).await {
                 tracing::error!(bucket = %log.bucket(), error = %error.chain(), "log not flushed");
             }
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<TableBucket, Arc<BucketLog>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -242,7 +242,7 @@ impl Registry {
     /// 4 when it does not exist.
     pub fn database(&self, name: &str) -> Result<DatabaseRecord> {
         let found = self.read().databases.get(name).cloned();
-        found.ok_or_else(|| Code::DATABASE_NOT_EXIST.error(format!("database `{name}` does not exist")))
+        found.ok_or_else(|| Code::DATABASE_NOT_EXIST.answer(format!("database `{name}` does not exist")))
     }
 
     /// Adds or replaces a database record.
@@ -291,7 +291,7 @@ impl Registry {
     /// 7 when it does not exist.
     pub fn table(&self, path: &TablePath) -> Result<Arc<Table>> {
         let found = self.read().tables.get(path).cloned();
-        found.ok_or_else(|| Code::TABLE_NOT_EXIST.error(format!("table `{path}` does not exist")))
+        found.ok_or_else(|| Code::TABLE_NOT_EXIST.answer(format!("table `{path}` does not exist")))
     }
 
     /// A table by its id.

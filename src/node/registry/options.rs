@@ -65,7 +65,7 @@ pub(super) fn is_alterable(key: &str) -> bool {
 pub(super) fn check_forms(properties: &BTreeMap<String, String>) -> Result<()> {
     for (key, value) in properties {
         let Some((_, form, _)) = OPTIONS.iter().find(|(known, _, _)| known == key) else {
-            return Err(Code::INVALID_CONFIG.error(format!("`{key}` is not a table option")));
+            return Err(Code::INVALID_CONFIG.answer(format!("`{key}` is not a table option")));
         };
         let fits = match form {
             Form::Text => true,
@@ -75,7 +75,7 @@ pub(super) fn check_forms(properties: &BTreeMap<String, String>) -> Result<()> {
             Form::OneOf(words) => words.iter().any(|word| word.eq_ignore_ascii_case(value)),
         };
         if !fits {
-            return Err(Code::INVALID_CONFIG.error(format!("value `{value}` of `{key}` can't be read")));
+            return Err(Code::INVALID_CONFIG.answer(format!("value `{value}` of `{key}` can't be read")));
         }
     }
     Ok(())
@@ -185,17 +185,17 @@ impl AutoPartition {
             return Ok(None);
         }
         let get = |key: &str| properties.get(&format!("table.auto-partition.{key}"));
-        let refuse = |message: String| Code::INVALID_CONFIG.error(message);
+        let refuse = |message: String| Code::INVALID_CONFIG.answer(message);
         let key = match (get("key"), partition_keys) {
             (_, []) => return Err(refuse("a table without partitions can't be partitioned automatically".into())),
             (Some(key), keys) if keys.contains(key) => key.clone(),
             (None, [key]) => key.clone(),
             (Some(key), _) => {
-                return Err(Code::INVALID_TABLE.error(format!("`table.auto-partition.key` `{key}` is not a partition key")));
+                return Err(Code::INVALID_TABLE.answer(format!("`table.auto-partition.key` `{key}` is not a partition key")));
             }
             (None, _) => {
                 let text = "`table.auto-partition.key` is required with several partition keys";
-                return Err(Code::INVALID_TABLE.error(text));
+                return Err(Code::INVALID_TABLE.answer(text));
             }
         };
         let unit = match get("time-unit").map(|unit| unit.to_ascii_uppercase()).as_deref() {
@@ -209,7 +209,7 @@ impl AutoPartition {
         let several = partition_keys.len() > 1;
         let precreate = number("num-precreate", if several { 0 } else { 2 });
         if several && precreate != 0 {
-            return Err(Code::INVALID_TABLE.error("`table.auto-partition.num-precreate` must be 0 with several partition keys"));
+            return Err(Code::INVALID_TABLE.answer("`table.auto-partition.num-precreate` must be 0 with several partition keys"));
         }
         let dashed = match get("time-format").map(String::as_str) {
             None => date_key(&key),
@@ -217,12 +217,12 @@ impl AutoPartition {
             Some(format) if format == unit.format() && !date_key(&key) => false,
             Some(format) => {
                 return Err(
-                    Code::INVALID_TABLE.error(format!("`table.auto-partition.time-format` `{format}` does not fit its unit"))
+                    Code::INVALID_TABLE.answer(format!("`table.auto-partition.time-format` `{format}` does not fit its unit"))
                 );
             }
         };
         if date_key(&key) && unit != TimeUnit::Day {
-            return Err(Code::INVALID_TABLE.error(format!("partition key `{key}` is a DATE: its time unit must be DAY")));
+            return Err(Code::INVALID_TABLE.answer(format!("partition key `{key}` is a DATE: its time unit must be DAY")));
         }
         let offset_seconds = zone_offset_seconds(get("time-zone").map_or("UTC", String::as_str))?;
         Ok(Some(Self { key, unit, precreate, retention: number("num-retention", 7), dashed, offset_seconds }))
@@ -302,7 +302,7 @@ impl TimeUnit {
 /// Seconds east of UTC; zones with rules are refused, since this build carries no zone database.
 fn zone_offset_seconds(zone: &str) -> Result<i32> {
     let refuse = || -> Error {
-        Code::INVALID_CONFIG.error(format!("time zone `{zone}` is not supported, use `UTC` or an offset such as `+08:00`"))
+        Code::INVALID_CONFIG.answer(format!("time zone `{zone}` is not supported, use `UTC` or an offset such as `+08:00`"))
     };
     let text = zone.strip_prefix("UTC").or_else(|| zone.strip_prefix("GMT")).unwrap_or(zone);
     if text.is_empty() || text == "Z" || zone == "Etc/UTC" {

@@ -43,15 +43,15 @@ pub fn check_name(name: &str, what: &str, code: Code) -> Result<()> {
         return Ok(());
     }
     let shown: String = name.chars().take(220).collect();
-    Err(code.error(format!("{what} `{shown}` must be 1 to 200 letters, digits, `_` or `-` and must not begin with `__`")))
+    Err(code.answer(format!("{what} `{shown}` must be 1 to 200 letters, digits, `_` or `-` and must not begin with `__`")))
 }
 
 fn invalid(message: impl std::fmt::Display) -> Error {
-    Code::INVALID_TABLE.error(message)
+    Code::INVALID_TABLE.answer(message)
 }
 
 fn refused(message: impl std::fmt::Display) -> Error {
-    Code::INVALID_CONFIG.error(message)
+    Code::INVALID_CONFIG.answer(message)
 }
 
 /// Reads a CreateTable's table JSON, fills in the coordinator's defaults and checks the result.
@@ -112,7 +112,7 @@ fn check(table: &TableDescriptor, limits: &Limits) -> Result<()> {
     }
     if count > limits.buckets_max {
         return Err(
-            Code::TOO_MANY_BUCKETS.error(format!("bucket count `{count}` is above `max.bucket.num` `{}`", limits.buckets_max))
+            Code::TOO_MANY_BUCKETS.answer(format!("bucket count `{count}` is above `max.bucket.num` `{}`", limits.buckets_max))
         );
     }
     check_numbers(&table.properties)?;
@@ -210,7 +210,7 @@ fn check_numbers(properties: &BTreeMap<String, String>) -> Result<()> {
     bounded("table.log.tiered.local-segments", 1, i32::MAX)?;
     if let Some(factor) = int(properties, "table.replication.factor").filter(|factor| *factor > 1) {
         let text = format!("replication factor `{factor}` is larger than the number of servers, which is 1");
-        return Err(Code::INVALID_REPLICATION_FACTOR.error(text));
+        return Err(Code::INVALID_REPLICATION_FACTOR.answer(text));
     }
     let duration = |key: &str| properties.get(key).and_then(|text| super::options::parse_duration_ms(text));
     let ttl = duration("table.log.ttl").unwrap_or(7 * 86_400_000);
@@ -241,7 +241,7 @@ fn check_lake(table: &TableDescriptor) -> Result<()> {
 /// # Errors
 /// 56 for an option that may not be altered, 39 and others as for a new table.
 pub fn altered_options(info: &TableInfo, changes: &[PbAlterConfig], limits: &Limits) -> Result<TableInfo> {
-    let refuse = |message: String| Code::INVALID_ALTER_TABLE.error(message);
+    let refuse = |message: String| Code::INVALID_ALTER_TABLE.answer(message);
     let mut after = info.clone();
     for change in changes {
         let key = &change.config_key;
@@ -296,10 +296,10 @@ pub fn added_columns(schema: &Schema, added: &[PbAddColumn]) -> Result<Schema> {
     for column in added {
         let name = &column.column_name;
         if after.index_of(name).is_some() {
-            return Err(Code::INVALID_ALTER_TABLE.error(format!("column `{name}` exists already")));
+            return Err(Code::INVALID_ALTER_TABLE.answer(format!("column `{name}` exists already")));
         }
         if column.column_position_type != 0 {
-            return Err(Code::UNKNOWN_SERVER_ERROR.error(format!("column `{name}`: columns can be added at the end only")));
+            return Err(Code::UNKNOWN_SERVER_ERROR.answer(format!("column `{name}`: columns can be added at the end only")));
         }
         let data_type: Value = serde_json::from_slice(&column.data_type_json)
             .map_err(|source| invalid(format!("the type of column `{name}` can't be read")).with_source(source))?;
@@ -307,7 +307,7 @@ pub fn added_columns(schema: &Schema, added: &[PbAddColumn]) -> Result<Schema> {
         let mut fields = schema_from_json(alone.as_bytes(), after.id).map_err(|error| invalid(error.chain()))?.fields;
         for field in &mut fields {
             if !field.data_type.nullable {
-                return Err(Code::UNKNOWN_SERVER_ERROR.error(format!("column `{name}`: only nullable columns can be added")));
+                return Err(Code::UNKNOWN_SERVER_ERROR.answer(format!("column `{name}`: only nullable columns can be added")));
             }
             field.comment.clone_from(&column.comment);
         }
@@ -346,9 +346,9 @@ fn renumber(fields: &mut [Field], next: &mut i32) {
 /// 37 when the table has no partitions; 43 when the keys are not exactly the table's, or a value is no name or not of its type.
 pub fn partition_of(info: &TableInfo, spec: &[PbKeyValue], create: bool) -> Result<Vec<(String, String)>> {
     if info.partition_keys.is_empty() {
-        return Err(Code::TABLE_NOT_PARTITIONED.error(format!("table `{}` has no partitions", info.path)));
+        return Err(Code::TABLE_NOT_PARTITIONED.answer(format!("table `{}` has no partitions", info.path)));
     }
-    let refuse = |message: String| Code::PARTITION_SPEC_INVALID.error(message);
+    let refuse = |message: String| Code::PARTITION_SPEC_INVALID.answer(message);
     if spec.len() != info.partition_keys.len() {
         return Err(refuse(format!(
             "a partition of `{}` is told by {} values, not {}",

@@ -22,7 +22,7 @@ use crate::model::TableId;
 use crate::node::log::{AppendError, Appending, BucketLog, LogStore, ReadError};
 
 /// Most bytes that a bounded read answers with.
-const LIMIT_SCAN_BYTES_MAX: usize = 64 << 20;
+const LIMIT_SCAN_BYTES_MAX: usize = 256 << 20;
 
 /// The answer for one bucket, and up to where its log has to be durable first.
 type Entry = (PbProduceLogRespForBucket, Option<(Arc<BucketLog>, i64)>);
@@ -46,7 +46,7 @@ impl Appended {
             if let Some((log, end_offset)) = waiting
                 && let Err(error) = log.durable(end_offset).await
             {
-                (entry.error_code, entry.error_message) = told(&Code::LOG_STORAGE.error("not durable").with_source(error));
+                (entry.error_code, entry.error_message) = told(&Code::LOG_STORAGE.answer("not durable").with_source(error));
                 entry.base_offset = None;
             }
             buckets_resp.push(entry);
@@ -62,7 +62,7 @@ impl Server {
         let server = Arc::clone(self);
         let outcome = match decoded::<ProduceLogRequest>(ApiKey::ProduceLog, frame.body) {
             Ok(request) if !(-1..=1).contains(&request.acks) => {
-                Err(Code::INVALID_REQUIRED_ACKS.error(format!("acks `{}` is none of -1, 0, 1", request.acks)))
+                Err(Code::INVALID_REQUIRED_ACKS.answer(format!("acks `{}` is none of -1, 0, 1", request.acks)))
             }
             Ok(request) => blocking(move || server.append_all(request)).await,
             Err(error) => Err(error),
@@ -95,18 +95,18 @@ impl Server {
 
     fn append_bucket(&self, table: TableId, request: PbProduceLogReqForBucket) -> Result<(Arc<BucketLog>, Appending)> {
         if request.original_partition_name.is_some() {
-            return Err(Code::INVALID_CONFIG.error("this server does not support historical partitions yet"));
+            return Err(Code::INVALID_CONFIG.answer("this server does not support historical partitions yet"));
         }
         let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, true)?;
         let log = log_of(&self.logs, routed.bucket)?;
-        let corrupt = |text: &str| Code::CORRUPT_RECORD.error(format!("{}: {text}", routed.bucket));
+        let corrupt = |text: &str| Code::CORRUPT_RECORD.answer(format!("{}: {text}", routed.bucket));
         let mut walk = batches(request.records);
         let mut all = Vec::new();
         for batch in walk.by_ref() {
             let batch = batch.map_err(|error| corrupt("unreadable batch").with_source(error))?;
             if !routed.table.schemas.contains_key(&batch.header.schema_id) {
                 // 9 would be asked again for ever (S4.2).
-                return Err(Code::INVALID_TABLE.error(format!("schema id `{}` is unknown", batch.header.schema_id)));
+                return Err(Code::INVALID_TABLE.answer(format!("schema id `{}` is unknown", batch.header.schema_id)));
             }
             all.push(batch);
         }
@@ -200,15 +200,15 @@ impl Server {
 
 fn refusal(error: AppendError, routed: &Routed) -> Error {
     match error {
-        AppendError::Corrupt(error) => Code::CORRUPT_RECORD.error(format!("{}", routed.bucket)).with_source(error),
-        AppendError::OutOfOrder { writer, sequence, last } => Code::OUT_OF_ORDER_SEQUENCE.error(format!(
+        AppendError::Corrupt(error) => Code::CORRUPT_RECORD.answer(format!("{}", routed.bucket)).with_source(error),
+        AppendError::OutOfOrder { writer, sequence, last } => Code::OUT_OF_ORDER_SEQUENCE.answer(format!(
             "{}: writer `{writer}` sent batch `{sequence}`, its last one here was `{}`",
             routed.bucket,
             last.map_or_else(|| "none".to_owned(), |last| last.to_string())
         )),
         AppendError::Storage(error) => {
             tracing::error!(bucket = %routed.bucket, error = %error.chain(), "batch not appended");
-            Code::LOG_STORAGE.error(format!("{}", routed.bucket)).with_source(error)
+            Code::LOG_STORAGE.answer(format!("{}", routed.bucket)).with_source(error)
         }
     }
 }
@@ -220,30 +220,38 @@ fn offset(logs: &LogStore, routed: &Routed, kind: i32, time: Option<i64>, now_ms
         (0, _) => Ok(log.log_start()),
         (1, _) => Ok(log.high_watermark()),
         (2, Some(time)) if time > now_ms => {
-            Err(Code::INVALID_TIMESTAMP.error(format!("{}: `{time}` is in the future, it is `{now_ms}` here", routed.bucket)))
+            Err(Code::INVALID_TIMESTAMP.answer(format!("{}: `{time}` is in the future, it is `{now_ms}` here", routed.bucket)))
         }
         (2, Some(time)) => {
-            log.offset_at(time).map_err(|error| Code::LOG_STORAGE.error(format!("{}", routed.bucket)).with_source(error))
+            log.offset_at(time).map_err(|error| Code::LOG_STORAGE.answer(format!("{}", routed.bucket)).with_source(error))
         }
-        _ => Err(Code::UNKNOWN_SERVER_ERROR.error(format!("offset type `{kind}` with timestamp `{time:?}`"))),
+        _ => Err(Code::UNKNOWN_SERVER_ERROR.answer(format!("offset type `{kind}` with timestamp `{time:?}`"))),
     }
 }
 
 /// Whole batches with the newest `limit` rows, and maybe some before them (S5.4).
 fn newest_rows(logs: &LogStore, routed: &Routed, limit: i64) -> Result<Bytes> {
     let log = log_of(logs, routed.bucket)?;
-    let start = log.high_watermark().saturating_sub(limit).max(log.log_start());
-    log.read(start, LIMIT_SCAN_BYTES_MAX, true).map_err(|error| read_refusal(error, routed))
+    let high_watermark = log.high_watermark();
+    let start = high_watermark.saturating_sub(limit).max(log.log_start());
+    let records = log.read(start, LIMIT_SCAN_BYTES_MAX, true).map_err(|error| read_refusal(error, routed))?;
+    // The client takes the last rows of the answer for the newest ones: one that was cut off would tell it wrong rows.
+    let end = batches(records.clone()).filter_map(|batch| batch.ok().map(|batch| batch.header.next_offset())).last();
+    if end.is_some_and(|end| end < high_watermark) {
+        let text = format!("{}: `{limit}` rows are more than `{LIMIT_SCAN_BYTES_MAX}` bytes", routed.bucket);
+        return Err(Code::RECORD_TOO_LARGE.answer(text));
+    }
+    Ok(records)
 }
 
 /// The code that tells why nothing was read.
 pub(super) fn read_refusal(error: ReadError, routed: &Routed) -> Error {
     match error {
         ReadError::OutOfRange { start, end } => Code::LOG_OFFSET_OUT_OF_RANGE
-            .error(format!("{}: offset is out of range, there are `{start}` up to `{end}`", routed.bucket)),
+            .answer(format!("{}: offset is out of range, there are `{start}` up to `{end}`", routed.bucket)),
         ReadError::Storage(error) => {
             tracing::error!(bucket = %routed.bucket, error = %error.chain(), "log can't be read");
-            Code::LOG_STORAGE.error(format!("{}", routed.bucket)).with_source(error)
+            Code::LOG_STORAGE.answer(format!("{}", routed.bucket)).with_source(error)
         }
     }
 }

@@ -40,12 +40,12 @@ impl Server {
         let descriptor: DatabaseDescriptor = match request.database_json.as_deref() {
             None | Some([]) => DatabaseDescriptor::default(),
             Some(json) => serde_json::from_slice(json)
-                .map_err(|source| Code::INVALID_DATABASE.error("database JSON can't be read").with_source(source))?,
+                .map_err(|source| Code::INVALID_DATABASE.answer("database JSON can't be read").with_source(source))?,
         };
         let _lock = self.registry.lock_database(name).await;
         match self.registry.database(name) {
             Ok(_) if request.ignore_if_exists => {}
-            Ok(_) => return Err(Code::DATABASE_ALREADY_EXIST.error(format!("database `{name}` exists already"))),
+            Ok(_) => return Err(Code::DATABASE_ALREADY_EXIST.answer(format!("database `{name}` exists already"))),
             Err(_) => {
                 let now_ms = self.runtime.clock.now_ms();
                 let record = DatabaseRecord::new(descriptor.comment, descriptor.custom_properties, now_ms);
@@ -66,7 +66,7 @@ impl Server {
             match (change.op_type, change.config_value) {
                 (0, Some(value)) => drop(record.custom_properties.insert(change.config_key, value)),
                 (1, _) => drop(record.custom_properties.remove(&change.config_key)),
-                (op, _) => return Err(Code::INVALID_DATABASE.error(format!("operation `{op}` is not supported"))),
+                (op, _) => return Err(Code::INVALID_DATABASE.answer(format!("operation `{op}` is not supported"))),
             }
         }
         if let Some(comment) = request.comment {
@@ -85,11 +85,11 @@ impl Server {
             found => drop(found?),
         }
         if name == DEFAULT_DATABASE {
-            return Err(Code::UNKNOWN_SERVER_ERROR.error(format!("database `{name}` can't be dropped")));
+            return Err(Code::UNKNOWN_SERVER_ERROR.answer(format!("database `{name}` can't be dropped")));
         }
         let tables = self.registry.table_names(name);
         if !tables.is_empty() && !request.cascade {
-            return Err(Code::DATABASE_NOT_EMPTY.error(format!("database `{name}` is not empty")));
+            return Err(Code::DATABASE_NOT_EMPTY.answer(format!("database `{name}` is not empty")));
         }
         for table in tables {
             self.drop_found(&*self.registry.table(&TablePath::new(name, table))?).await?;
@@ -107,7 +107,7 @@ impl Server {
         if self.registry.table(&path).is_ok() {
             return match request.ignore_if_exists {
                 true => Ok(CreateTableResponse {}),
-                false => Err(Code::TABLE_ALREADY_EXIST.error(format!("table `{path}` exists already"))),
+                false => Err(Code::TABLE_ALREADY_EXIST.answer(format!("table `{path}` exists already"))),
             };
         }
         let now_ms = self.runtime.clock.now_ms();
@@ -178,7 +178,7 @@ impl Server {
             Err(_) if request.ignore_if_not_exists => return Ok(AlterTableResponse {}),
             found => found?,
         };
-        let refuse = |text: &str| Err(Code::INVALID_ALTER_TABLE.error(format!("table `{path}`: {text}")));
+        let refuse = |text: &str| Err(Code::INVALID_ALTER_TABLE.answer(format!("table `{path}`: {text}")));
         let (options, columns) = (!request.config_changes.is_empty(), !request.add_columns.is_empty());
         let others = !request.drop_columns.is_empty() || !request.rename_columns.is_empty() || !request.modify_columns.is_empty();
         match (&request.modify_bucket_count, options, columns, others) {
@@ -196,7 +196,7 @@ impl Server {
     /// `bucket.num`: for partitions made from now on (F4.4).
     async fn rescale(&self, table: &Table, count: i32, lock: &TableLock) -> Result<()> {
         let info = &table.info;
-        let refuse = |text: String| Err(Code::INVALID_ALTER_TABLE.error(format!("table `{}`: {text}", info.path)));
+        let refuse = |text: String| Err(Code::INVALID_ALTER_TABLE.answer(format!("table `{}`: {text}", info.path)));
         if !info.is_partitioned() {
             return refuse("the bucket count of a table without partitions can't be changed".to_owned());
         }
@@ -205,7 +205,7 @@ impl Server {
         }
         let max = self.options.limits.buckets_max;
         if count > max {
-            return Err(Code::TOO_MANY_BUCKETS.error(format!("bucket count `{count}` is above `max.bucket.num` `{max}`")));
+            return Err(Code::TOO_MANY_BUCKETS.answer(format!("bucket count `{count}` is above `max.bucket.num` `{max}`")));
         }
         let missing = table.partitions.values().find(|partition| partition.bucket_count.is_none());
         if let Some(partition) = missing.filter(|_| info.bucket_count_epoch.0 > 0) {
@@ -221,7 +221,7 @@ impl Server {
                     "table `{}`: the lake refused bucket count `{count}`; nothing was changed in Fluss, run the same ALTER again",
                     info.path
                 );
-                Code::of(&error).error(text).with_source(error)
+                Code::of(&error).answer(text).with_source(error)
             })?;
         }
         let mut fresh = self.registry.table(&info.path)?;
@@ -284,7 +284,7 @@ impl Server {
         if let Some(auto) = auto_partition(&table.info)?
             && let Some((_, value)) = spec.iter().find(|(key, _)| *key == auto.key)
         {
-            let refuse = |text: &str| Err(Code::PARTITION_SPEC_INVALID.error(format!("partition value `{value}` {text}")));
+            let refuse = |text: &str| Err(Code::PARTITION_SPEC_INVALID.answer(format!("partition value `{value}` {text}")));
             if !auto.fits(value) {
                 return refuse("is not written as the table's time unit asks");
             }
@@ -304,17 +304,17 @@ impl Server {
         let path = &table.info.path;
         let name = spec.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("$");
         if table.partitions.contains_key(&name) {
-            return Err(Code::PARTITION_ALREADY_EXISTS.error(format!("table `{path}` has partition `{name}` already")));
+            return Err(Code::PARTITION_ALREADY_EXISTS.answer(format!("table `{path}` has partition `{name}` already")));
         }
         for (key, value) in &spec {
             let field = table.info.schema.fields.iter().find(|field| field.name == *key);
             let field = field.ok_or_else(|| Error::internal(format!("partition key `{key}` of `{path}` is no column")))?;
             crate::fluss::partition::parse_value(value, &field.data_type)
-                .map_err(|error| Code::PARTITION_SPEC_INVALID.error(format!("partition value of `{key}`")).with_source(error))?;
+                .map_err(|error| Code::PARTITION_SPEC_INVALID.answer(format!("partition value of `{key}`")).with_source(error))?;
         }
         let max = self.options.limits.partitions_max;
         if table.partitions.len() >= max {
-            return Err(Code::PARTITION_MAX_NUM.error(format!("table `{path}` has `{max}` partitions, that is the limit")));
+            return Err(Code::PARTITION_MAX_NUM.answer(format!("table `{path}` has `{max}` partitions, that is the limit")));
         }
         self.registry.create_partition(path, spec, lock).await
     }
@@ -326,7 +326,7 @@ impl Server {
         let spec = partition_of(&table.info, &request.partition_spec.partition_key_values, false)?;
         let name = spec.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("$");
         if name == "__historical__" {
-            return Err(Code::PARTITION_SPEC_INVALID.error("partition `__historical__` can't be dropped"));
+            return Err(Code::PARTITION_SPEC_INVALID.answer("partition `__historical__` can't be dropped"));
         }
         if !table.partitions.contains_key(&name) && request.ignore_if_not_exists {
             return Ok(DropPartitionResponse {});
@@ -340,7 +340,7 @@ impl Server {
         let path = &table.info.path;
         let partition = table.partitions.get(name);
         let partition =
-            partition.ok_or_else(|| Code::PARTITION_NOT_EXISTS.error(format!("table `{path}` has no partition `{name}`")))?;
+            partition.ok_or_else(|| Code::PARTITION_NOT_EXISTS.answer(format!("table `{path}` has no partition `{name}`")))?;
         self.registry.drop_partition(path, name, lock).await?;
         self.delete_logs(table.info.id, Some(partition.id)).await;
         Ok(())

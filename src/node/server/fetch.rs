@@ -33,7 +33,7 @@ struct Wanted {
     offset: i64,
     bytes_max: usize,
     projection: Option<Arc<Vec<usize>>>,
-    routed: Result<Routed, Arc<Error>>,
+    routed: Result<Routed>,
 }
 
 /// What one pass over the request found.
@@ -52,10 +52,10 @@ impl Server {
         let bytes_min = usize::try_from(request.min_bytes.unwrap_or(1)).unwrap_or(0).min(bytes_max.max(1));
         let wait = Duration::from_millis(u64::try_from(request.max_wait_ms.unwrap_or(0)).unwrap_or(0));
         let deadline = self.runtime.clock.moment() + wait;
-        let wanted: Arc<Vec<(TableId, Vec<Wanted>)>> =
-            Arc::new(request.tables_req.into_iter().map(|table| self.wanted(table)).collect());
         loop {
-            let (logs, list) = (Arc::clone(&self.logs), Arc::clone(&wanted));
+            // Looked up for each pass: a table may be dropped or rescaled while the request waits.
+            let list: Vec<(TableId, Vec<Wanted>)> = request.tables_req.iter().map(|table| self.wanted(table)).collect();
+            let logs = Arc::clone(&self.logs);
             // Logs are watched before they are read, so that nothing is missed in between.
             let (pass, moves) = blocking(move || {
                 let pass = Pass::open(&logs, &list);
@@ -76,10 +76,10 @@ impl Server {
         }
     }
 
-    fn wanted(&self, request: PbFetchLogReqForTable) -> (TableId, Vec<Wanted>) {
+    fn wanted(&self, request: &PbFetchLogReqForTable) -> (TableId, Vec<Wanted>) {
         let table = TableId(request.table_id);
         let projection = request.projection_pushdown_enabled.then(|| columns(&request.projected_fields));
-        let buckets = request.buckets_req.into_iter().map(|bucket| {
+        let buckets = request.buckets_req.iter().map(|bucket| {
             let routed = self.routed(table, bucket.partition_id, bucket.bucket_id, bucket.routing_bucket_count, false);
             let (projection, routed) = match &projection {
                 Some(Err(fields)) => (None, routed.and(Err(bad_projection(fields)))),
@@ -92,7 +92,7 @@ impl Server {
                 offset: bucket.fetch_offset,
                 bytes_max: usize::try_from(bucket.max_fetch_bytes).unwrap_or(0),
                 projection,
-                routed: routed.map_err(Arc::new),
+                routed,
             }
         });
         (table, buckets.collect())
@@ -109,7 +109,7 @@ fn columns(fields: &[i32]) -> Result<Arc<Vec<usize>>, Vec<i32>> {
 }
 
 fn bad_projection(fields: &[i32]) -> Error {
-    Code::INVALID_COLUMN_PROJECTION.error(format!("projected columns {fields:?} are not ascending positions"))
+    Code::INVALID_COLUMN_PROJECTION.answer(format!("projected columns {fields:?} are not ascending positions"))
 }
 
 impl Pass {
@@ -155,7 +155,7 @@ impl Pass {
 fn read_bucket(logs: &LogStore, bucket: &Wanted, bytes_max: usize, first: bool, schemas: &mut Schemas) -> Result<(i64, Bytes)> {
     let routed = match &bucket.routed {
         Ok(routed) => routed,
-        Err(error) => return Err(Code::of(error).error(error.chain())),
+        Err(error) => return Err(Code::of(error).answer(error.chain())),
     };
     let log = log_of(logs, routed.bucket)?;
     let offset = if bucket.offset == FROM_START { log.log_start() } else { bucket.offset };
@@ -189,7 +189,7 @@ impl Schemas {
 fn cut(records: Bytes, table: &Table, positions: &[usize], schemas: &mut Schemas) -> Result<Bytes> {
     let newest = schemas.get(table, table.info.schema.id)?;
     if let Some(beyond) = positions.iter().find(|position| **position >= newest.schema.fields.len()) {
-        return Err(Code::INVALID_COLUMN_PROJECTION.error(format!("`{}` has no column at position `{beyond}`", table.info.path)));
+        return Err(Code::INVALID_COLUMN_PROJECTION.answer(format!("`{}` has no column at position `{beyond}`", table.info.path)));
     }
     let mut all = BytesMut::with_capacity(records.len());
     for batch in batches(records) {

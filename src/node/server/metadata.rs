@@ -91,19 +91,19 @@ impl Server {
         let table = self.registry.table(&request.table_path.into())?;
         let id = request.schema_id.map_or(table.info.schema.id, SchemaId);
         let schema = table.schemas.get(&id);
-        let schema = schema.ok_or_else(|| Code::SCHEMA_NOT_EXIST.error(format!("`{}` has no schema `{id}`", table.info.path)))?;
+        let schema = schema.ok_or_else(|| Code::SCHEMA_NOT_EXIST.answer(format!("`{}` has no schema `{id}`", table.info.path)))?;
         Ok(GetTableSchemaResponse { schema_id: id.0, schema_json: schema_to_json(schema)?.into() })
     }
 
     pub(super) async fn list_partitions(&self, request: ListPartitionInfosRequest) -> Result<ListPartitionInfosResponse> {
         let table = self.registry.table(&request.table_path.into())?;
         if !table.info.is_partitioned() {
-            return Err(Code::TABLE_NOT_PARTITIONED.error(format!("table `{}` has no partitions", table.info.path)));
+            return Err(Code::TABLE_NOT_PARTITIONED.answer(format!("table `{}` has no partitions", table.info.path)));
         }
         let filter = request.partial_partition_spec.map(|spec| spec.partition_key_values).unwrap_or_default();
         if let Some(pair) = filter.iter().find(|pair| !table.info.partition_keys.contains(&pair.key)) {
             return Err(
-                Code::PARTITION_SPEC_INVALID.error(format!("`{}` is not a partition key of `{}`", pair.key, table.info.path))
+                Code::PARTITION_SPEC_INVALID.answer(format!("`{}` is not a partition key of `{}`", pair.key, table.info.path))
             );
         }
         let wanted = |partition: &&Arc<Partition>| {
@@ -145,7 +145,7 @@ impl Server {
         for id in request.partitions_id {
             let found = listed.iter().find_map(|table| Some((table, table.partitions_by_id.get(&PartitionId(id))?)));
             let (table, partition) =
-                found.ok_or_else(|| Code::PARTITION_NOT_EXISTS.error(format!("partition id `{id}` does not exist")))?;
+                found.ok_or_else(|| Code::PARTITION_NOT_EXISTS.answer(format!("partition id `{id}` does not exist")))?;
             response.partition_metadata.push(partition_metadata(table, partition));
         }
         Ok(response)
@@ -170,7 +170,7 @@ impl Server {
     /// No primary-key tables, hence no snapshots: only the right refusals (S6.9).
     pub(super) async fn latest_kv_snapshots(&self, request: GetLatestKvSnapshotsRequest) -> Result<GetLatestKvSnapshotsResponse> {
         let table = self.registry.table(&request.table_path.into())?;
-        Err(Code::NON_PRIMARY_KEY_TABLE.error(format!("table `{}` has no primary key", table.info.path)))
+        Err(Code::NON_PRIMARY_KEY_TABLE.answer(format!("table `{}` has no primary key", table.info.path)))
     }
 
     pub(super) async fn cluster_configs(&self, _: DescribeClusterConfigsRequest) -> Result<DescribeClusterConfigsResponse> {
@@ -198,7 +198,7 @@ fn spec_of(partition: &Partition) -> PbPartitionSpec {
 
 /// Error 36: writers create a partition because of exactly this code (S1.4).
 fn missing_partition(table: &Table, name: &str) -> crate::error::Error {
-    Code::PARTITION_NOT_EXISTS.error(format!("table `{}` has no partition `{name}`", table.info.path))
+    Code::PARTITION_NOT_EXISTS.answer(format!("table `{}` has no partition `{name}`", table.info.path))
 }
 
 fn partition_metadata(table: &Table, partition: &Partition) -> PbPartitionMetadata {

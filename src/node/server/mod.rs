@@ -116,7 +116,7 @@ impl Server {
         let id = frame.id;
         let Some(key) = ApiKey::from_number(frame.key).filter(|key| is_served(*key)) else {
             let text = format!("api key `{}` is not served here", frame.key);
-            return ResponseFrame::error(id, &Code::UNSUPPORTED_VERSION.error(text));
+            return ResponseFrame::error(id, &Code::UNSUPPORTED_VERSION.answer(text));
         };
         match self.dispatch(key, frame.body).await {
             Ok(body) => ResponseFrame::Success { id, body },
@@ -164,7 +164,7 @@ impl Server {
             ApiKey::PrepareLakeTableSnapshot => with!(prepare_snapshot),
             ApiKey::CommitLakeTableSnapshot => with!(commit_snapshot),
             ApiKey::GetLakeSnapshot => with!(lake_snapshot),
-            _ => Err(Code::UNSUPPORTED_VERSION.error(format!("{key} is not served here"))),
+            _ => Err(Code::UNSUPPORTED_VERSION.answer(format!("{key} is not served here"))),
         }
     }
 
@@ -180,9 +180,9 @@ impl Server {
     /// The table with this id and the bucket in it, after the checks that every routed request undergoes (F4.6).
     fn routed(&self, table: TableId, partition: Option<i64>, bucket: i32, routing: Option<i32>, hashed: bool) -> Result<Routed> {
         let found = self.registry.table_by_id(table);
-        let found = found.ok_or_else(|| Code::UNKNOWN_TABLE_OR_BUCKET.error(format!("table id `{table}` is unknown")))?;
+        let found = found.ok_or_else(|| Code::UNKNOWN_TABLE_OR_BUCKET.answer(format!("table id `{table}` is unknown")))?;
         let bucket = TableBucket { table, partition: partition.map(PartitionId), bucket: BucketId(bucket) };
-        let unknown = || Code::UNKNOWN_TABLE_OR_BUCKET.error(format!("{bucket} of `{}` is unknown", found.info.path));
+        let unknown = || Code::UNKNOWN_TABLE_OR_BUCKET.answer(format!("{bucket} of `{}` is unknown", found.info.path));
         let count = match (bucket.partition, found.info.is_partitioned()) {
             (None, false) => found.info.bucket_count,
             (Some(id), true) => {
@@ -198,11 +198,11 @@ impl Server {
         match routing {
             Some(routing) if routing != count => {
                 return Err(
-                    Code::INVALID_BUCKET_ROUTING.error(format!("{bucket} was routed by `{routing}` buckets, there are `{count}`"))
+                    Code::INVALID_BUCKET_ROUTING.answer(format!("{bucket} was routed by `{routing}` buckets, there are `{count}`"))
                 );
             }
             None if found.info.bucket_count_epoch.0 > 0 && !lenient => {
-                return Err(Code::INVALID_BUCKET_ROUTING.error(format!(
+                return Err(Code::INVALID_BUCKET_ROUTING.answer(format!(
                     "table `{}` was rescaled: requests must say the bucket count that they are routed by",
                     found.info.path
                 )));
@@ -229,7 +229,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 fn log_of(logs: &LogStore, bucket: TableBucket) -> Result<Arc<BucketLog>> {
     logs.bucket(bucket).map_err(|error| {
         tracing::error!(%bucket, error = %error.chain(), "log can't be opened");
-        Code::LOG_STORAGE.error(format!("the log of {bucket} can't be opened")).with_source(error)
+        Code::LOG_STORAGE.answer(format!("the log of {bucket} can't be opened")).with_source(error)
     })
 }
 
@@ -238,7 +238,7 @@ const fn is_served(key: ApiKey) -> bool {
 }
 
 fn decoded<M: Message + Default>(key: ApiKey, body: Bytes) -> Result<M> {
-    decode(key.name(), body).map_err(|error| Code::CORRUPT_MESSAGE.error("unreadable request").with_source(error))
+    decode(key.name(), body).map_err(|error| Code::CORRUPT_MESSAGE.answer("unreadable request").with_source(error))
 }
 
 fn encoded<M: Message>(answer: Result<M>) -> Result<Bytes> {

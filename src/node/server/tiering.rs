@@ -82,7 +82,7 @@ impl Server {
 
     pub(super) async fn commit_snapshot(&self, request: CommitLakeTableSnapshotRequest) -> Result<CommitLakeTableSnapshotResponse> {
         if request.lake_table_snapshot_metadata.is_empty() && !request.tables_req.is_empty() {
-            return Err(Code::UNSUPPORTED_VERSION.error("commits without snapshot metadata are not supported"));
+            return Err(Code::UNSUPPORTED_VERSION.answer("commits without snapshot metadata are not supported"));
         }
         let mut table_resp = Vec::with_capacity(request.lake_table_snapshot_metadata.len());
         for metadata in request.lake_table_snapshot_metadata {
@@ -137,7 +137,7 @@ impl Server {
         let table = self.registry.table(&request.table_path.into())?;
         let which = match (request.snapshot_id, request.readable.unwrap_or(false)) {
             (Some(_), true) => {
-                return Err(Code::UNKNOWN_SERVER_ERROR.error("a snapshot is asked for by its id or as the readable one, not both"));
+                return Err(Code::UNKNOWN_SERVER_ERROR.answer("a snapshot is asked for by its id or as the readable one, not both"));
             }
             (Some(id), false) => Which::Id(SnapshotId(id)),
             (None, true) => Which::Readable,
@@ -173,11 +173,11 @@ fn outcomes(outcomes: Outcomes) -> Vec<PbHeartbeatRespForTable> {
 
 fn refusal_error(table: TableId, refusal: Refusal) -> Error {
     match refusal {
-        Refusal::InvalidCoordinator => Code::INVALID_COORDINATOR.error(format!("table id `{table}`: another coordinator epoch")),
-        Refusal::UnknownTable => Code::TABLE_NOT_EXIST.error(format!("table id `{table}` is no lake table here")),
+        Refusal::InvalidCoordinator => Code::INVALID_COORDINATOR.answer(format!("table id `{table}`: another coordinator epoch")),
+        Refusal::UnknownTable => Code::TABLE_NOT_EXIST.answer(format!("table id `{table}` is no lake table here")),
         Refusal::FencedEpoch { current } => {
-            Code::FENCED_TIERING_EPOCH.error(format!("table id `{table}` is at tiering epoch `{current}`"))
+            Code::FENCED_TIERING_EPOCH.answer(format!("table id `{table}` is at tiering epoch `{current}`"))
         }
-        Refusal::NotTiering => Code::UNKNOWN_SERVER_ERROR.error(format!("table id `{table}` is not handed out")),
+        Refusal::NotTiering => Code::UNKNOWN_SERVER_ERROR.answer(format!("table id `{table}` is not handed out")),
     }
 }

@@ -418,3 +418,49 @@ async fn row_10_partition_creation_and_rescales_at_once_leave_one_count_per_part
         assert_eq!(routed(&stage, info.table_id, Some(partition.partition_id), count - 1, Some(count)).await, [0; 5]);
     }
 }
+
+#[tokio::test]
+async fn a_fetch_that_waits_hears_that_its_table_was_dropped() {
+    let stage = Stage::new().await;
+    let id = stage.create("t", table(false, 1)).await;
+    stage.produce(id, records(7, 0, 1)).await;
+    let drop = async {
+        tokio::task::yield_now().await;
+        stage.client.call(&DropTableRequest { table_path: path("t"), ignore_if_not_exists: false }).await.unwrap();
+    };
+    let (entry, ()) = tokio::join!(stage.fetch(id, from(1), 500), drop);
+    assert_eq!(entry.error_code, Some(21));
+}
+
+#[tokio::test]
+async fn partitions_come_and_go_with_time() {
+    let stage = Stage::with(|options| options.partition_interval = Duration::from_millis(20)).await;
+    let mut json = table(true, 3);
+    json["properties"] = json!({"table.auto-partition.enabled":"true","table.auto-partition.time-unit":"YEAR",
+        "table.auto-partition.num-precreate":"2","table.auto-partition.num-retention":"1","table.auto-partition.time-zone":"UTC"});
+    stage.create("t", json).await;
+    let names = async || -> Vec<String> {
+        stage.partitions("t").await.into_iter().map(|info| info.partition_spec.partition_key_values[0].value.clone()).collect()
+    };
+    let made = names().await;
+    let year: i32 = made[0].parse().unwrap();
+    assert_eq!(made, [year.to_string(), (year + 1).to_string()], "at creation, at once");
+    let create = |day: String| {
+        let request = CreatePartitionRequest { table_path: path("t"), partition_spec: spec(&day), ignore_if_not_exists: false };
+        let client = stage.client.clone();
+        async move { code(client.call(&request).await) }
+    };
+    assert_eq!(create((year - 2).to_string()).await, 43, "older than what is kept");
+    assert_eq!(create("today".to_owned()).await, 43);
+    assert_eq!(create((year - 1).to_string()).await, 0);
+    let keep_none =
+        vec![PbAlterConfig { config_key: "table.auto-partition.num-retention".into(), config_value: Some("0".into()), op_type: 0 }];
+    stage.client.call(&AlterTableRequest { table_path: path("t"), config_changes: keep_none, ..Default::default() }).await.unwrap();
+    assert_eq!(names().await, made, "dropped when the option changed");
+    stage
+        .client
+        .call(&DropPartitionRequest { table_path: path("t"), partition_spec: spec(&made[1]), ignore_if_not_exists: false })
+        .await
+        .unwrap();
+    tokio::time::timeout(Duration::from_secs(10), async { while names().await != made {} }).await.unwrap();
+}

@@ -110,3 +110,176 @@ async fn an_unknown_table_in_a_heartbeat_gets_its_own_error() {
     );
     assert_eq!(answer.tiering_table, None);
 }
+
+/// A partitioned, keyed table that goes to the lake.
+fn lake_table(freshness: &str) -> Value {
+    let mut json = table(true, 2);
+    json["properties"] = json!({"table.datalake.enabled": "true", "table.datalake.freshness": freshness});
+    json
+}
+
+async fn claim(stage: &Stage) -> Option<PbLakeTieringTableInfo> {
+    heartbeat(stage, LakeTieringHeartbeatRequest { request_table: Some(true), ..Default::default() }).await.tiering_table
+}
+
+/// Option `bucket` of the newest lake schema, and its column names.
+fn lake_schema(stage: &Stage, table: &str) -> (String, Vec<String>) {
+    let folder = std::path::Path::new(stage.node.warehouse()).join(format!("fluss.db/{table}/schema"));
+    let newest = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    let json: Value = serde_json::from_slice(&std::fs::read(newest).unwrap()).unwrap();
+    let names = json["fields"].as_array().unwrap().iter().map(|field| field["name"].as_str().unwrap().to_owned());
+    (json["options"]["bucket"].as_str().unwrap().to_owned(), names.collect())
+}
+
+async fn alter(stage: &Stage, request: AlterTableRequest) -> i32 {
+    code(stage.client.call(&AlterTableRequest { table_path: path("t"), ..request }).await)
+}
+
+fn option(key: &str, value: &str) -> Vec<PbAlterConfig> {
+    vec![PbAlterConfig { config_key: key.into(), config_value: Some(value.into()), op_type: 0 }]
+}
+
+#[tokio::test]
+async fn a_lake_table_is_made_in_the_lake_and_every_change_comes_there_first() {
+    let stage = Stage::new().await;
+    stage.create("t", lake_table("1h")).await;
+    assert_eq!(lake_schema(&stage, "t"), ("2".into(), vec!["id".into(), "day".into()]));
+    let json: Value = serde_json::from_slice(&stage.info("t").await.table_json).unwrap();
+    let told = |key: &str| json["properties"][format!("table.datalake.paimon.{key}")].as_str().unwrap().to_owned();
+    assert_eq!((told("metastore"), told("warehouse")), ("filesystem".into(), stage.node.warehouse().to_owned()));
+    stage.add_partition("t", "1").await;
+    stage.rescale("t", 4).await.unwrap();
+    assert_eq!(lake_schema(&stage, "t").0, "4");
+    let added = PbAddColumn {
+        column_name: "note".into(),
+        data_type_json: Bytes::from_static(b"{\"type\":\"STRING\"}"),
+        ..PbAddColumn::default()
+    };
+    assert_eq!(alter(&stage, AlterTableRequest { add_columns: vec![added], ..Default::default() }).await, 0);
+    assert_eq!(lake_schema(&stage, "t").1, ["id", "day", "note"]);
+    // The lake says no: Fluss stays as it was.
+    std::fs::remove_dir_all(std::path::Path::new(stage.node.warehouse()).join("fluss.db/t")).unwrap();
+    assert_ne!(code(stage.rescale("t", 8).await), 0);
+    let info = stage.info("t").await;
+    let json: Value = serde_json::from_slice(&info.table_json).unwrap();
+    assert_eq!((&json["bucket_count"], info.bucket_count_epoch), (&json!(4), Some(1)));
+    // A lake table that is in the way is 54, and then there is no Fluss table either.
+    let folder = std::path::Path::new(stage.node.warehouse()).join("fluss.db/u");
+    stage.create("other", table(true, 2)).await;
+    let make =
+        |json: Value| CreateTableRequest { table_path: path("u"), table_json: json.to_string().into(), ignore_if_exists: false };
+    stage.client.call(&make(lake_table("1h"))).await.unwrap();
+    stage.client.call(&DropTableRequest { table_path: path("u"), ignore_if_not_exists: false }).await.unwrap();
+    assert!(folder.exists(), "the lake keeps it");
+    let mut wider = lake_table("1h");
+    wider["schema"]["columns"][0]["data_type"]["type"] = json!("INTEGER");
+    assert_eq!(code(stage.client.call(&make(wider)).await), 54);
+    assert_eq!(code(stage.client.call(&GetTableInfoRequest { table_path: path("u") }).await), 7);
+    let mut nested = lake_table("1h");
+    nested["schema"]["columns"][1] = json!({"name":"day","data_type":{"type":"ARRAY","element_type":{"type":"STRING"}},"id":1});
+    nested["partition_key"] = json!([]);
+    assert_eq!(code(stage.client.call(&make(nested)).await), 39);
+}
+
+#[tokio::test]
+async fn a_table_whose_lake_was_never_on_is_altered_without_it_and_may_come_to_it_later() {
+    let stage = Stage::new().await;
+    let mut off = lake_table("1ms");
+    off["properties"]["table.datalake.enabled"] = json!("false");
+    let id = stage.create("t", off).await;
+    assert_eq!(claim(&stage).await, None);
+    stage.rescale("t", 4).await.unwrap();
+    assert_eq!(
+        alter(&stage, AlterTableRequest { config_changes: option("table.datalake.enabled", "true"), ..Default::default() }).await,
+        0
+    );
+    assert_eq!(lake_schema(&stage, "t").0, "4");
+    tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            if let Some(given) = claim(&stage).await {
+                assert_eq!((given.table_id, given.tiering_epoch), (id, 1));
+                break;
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        alter(&stage, AlterTableRequest { config_changes: option("table.datalake.enabled", "false"), ..Default::default() }).await,
+        0
+    );
+    let renew = PbHeartbeatReqForTable { table_id: id, coordinator_epoch: 0, tiering_epoch: 1, lake_tiering_stats: None };
+    let answer = heartbeat(&stage, LakeTieringHeartbeatRequest { tiering_tables: vec![renew], ..Default::default() }).await;
+    assert_eq!(answer.tiering_table_resp[0].error.as_ref().unwrap().error_code, 7);
+}
+
+#[tokio::test]
+async fn after_a_restart_lake_tables_are_scheduled_and_epochs_start_over() {
+    let stage = Stage::new().await;
+    let id = stage.create("t", lake_table("0")).await;
+    let given = claim(&stage).await.unwrap();
+    assert_eq!((given.table_id, given.tiering_epoch, given.table_path), (id, 1, path("t")));
+    assert_eq!(claim(&stage).await, None);
+    let report =
+        |coordinator_epoch| PbHeartbeatReqForTable { table_id: id, coordinator_epoch, tiering_epoch: 1, lake_tiering_stats: None };
+    let renew = |epoch| LakeTieringHeartbeatRequest { tiering_tables: vec![report(epoch)], ..Default::default() };
+    let errors = |answer: LakeTieringHeartbeatResponse| answer.tiering_table_resp[0].error.as_ref().map(|error| error.error_code);
+    assert_eq!(errors(heartbeat(&stage, renew(0)).await), None);
+    let stage = stage.restarted(false).await;
+    assert_eq!(errors(heartbeat(&stage, renew(0)).await), Some(23), "the coordinator's epoch has grown");
+    assert_eq!(claim(&stage).await.unwrap().tiering_epoch, 1);
+    assert_eq!(errors(heartbeat(&stage, renew(1)).await), None);
+}
+
+#[tokio::test]
+async fn rows_expire_only_past_what_is_tiered() {
+    let stage = Stage::with(|options| {
+        options.retention_interval = Duration::from_millis(20);
+        options.log.segment_bytes = 100;
+    })
+    .await;
+    let mut json = lake_table("1h");
+    json["partition_key"] = json!([]);
+    json["properties"]["table.log.ttl"] = json!("1ms");
+    let id = stage.create("t", json).await;
+    for sequence in 0..4 {
+        stage.produce(id, records(7, sequence, 1)).await;
+    }
+    let mut plain = table(false, 1);
+    plain["properties"]["table.log.ttl"] = json!("1ms");
+    let other = stage.create("plain", plain).await;
+    stage.produce(other, records(7, 0, 1)).await;
+    let earliest = async |table_id, wanted: i64| {
+        let request =
+            ListOffsetsRequest { follower_server_id: -1, offset_type: 0, table_id, bucket_id: vec![0], ..Default::default() };
+        tokio::time::timeout(Duration::from_secs(10), async {
+            while stage.client.call(&request).await.unwrap().buckets_resp[0].offset != Some(wanted) {}
+        })
+        .await
+        .unwrap();
+    };
+    earliest(other, 1).await;
+    earliest(id, 0).await;
+    let end = |log_end_offset| PbLakeTableOffsetForBucket {
+        partition_id: None,
+        bucket_id: 0,
+        log_end_offset: Some(log_end_offset),
+        max_timestamp: None,
+    };
+    let path = prepare(&stage, id, vec![bucket(0, 2)], false).await.lake_table_offsets_path.unwrap();
+    let request = |ends: Vec<PbLakeTableOffsetForBucket>| CommitLakeTableSnapshotRequest {
+        tables_req: vec![PbLakeTableSnapshotInfo { table_id: Some(id), snapshot_id: 1, buckets_req: ends, table_path: None }],
+        lake_table_snapshot_metadata: vec![PbLakeTableSnapshotMetadata {
+            table_id: id,
+            snapshot_id: 1,
+            tiered_bucket_offsets_file_path: path.clone(),
+            ..Default::default()
+        }],
+    };
+    stage.client.call(&request(vec![end(2)])).await.unwrap();
+    earliest(id, 2).await;
+    stage.client.call(&request(vec![end(1)])).await.unwrap();
+    stage.client.call(&request(vec![end(4)])).await.unwrap();
+    earliest(id, 4).await;
+    assert_eq!(stage.fetch(id, from(0), 0).await.error_code, Some(19));
+}
