@@ -162,10 +162,9 @@ pub fn value_text(value: &Datum, data_type: &DataType, legacy: bool) -> Result<S
             timestamp_text(*millis, *nanos, precision, legacy)
         }
         Datum::Time(millis) => time_text(*millis, data_type),
-        // Java takes the bytes for text and replaces what is none, so that values run together: not followed there.
-        Datum::Bytes(bytes) if !legacy => std::str::from_utf8(bytes)
-            .map_err(|source| Error::unsupported("partition folder of bytes that are not UTF-8").with_source(source))?
-            .to_owned(),
+        // Java's `new String(bytes, UTF_8)`: what is no text becomes U+FFFD, so partitions may share a folder; the manifest tells them apart.
+        Datum::Bytes(bytes) if !legacy => String::from_utf8_lossy(bytes).into_owned(),
+        // Java names the folder by the identity of its array: no reader finds it again.
         Datum::Bytes(_) => {
             return Err(Error::unsupported("partition folder of bytes with option `partition.legacy-name` = `true`"));
         }
@@ -339,7 +338,7 @@ mod tests {
             assert_eq!(text(&Datum::Time(millis), data_type).as_deref(), Ok(expected));
         }
         assert_eq!(text(&Datum::Bytes(b"abc".to_vec()), "BYTES").as_deref(), Ok("abc"));
-        assert_eq!(text(&Datum::Bytes(vec![0xff]), "BYTES"), Err(crate::error::Kind::Unsupported));
+        assert_eq!(text(&Datum::Bytes(vec![0, 0xff, 0x7f]), "BYTES").as_deref(), Ok("\u{0}\u{fffd}\u{7f}"));
     }
 
     #[test]

@@ -194,7 +194,7 @@ class World:
 
         def attempt():
             done.extend(self.round(server)[0])
-            missing.difference_update(r["table"] for r in done if r["outcome"] != "idle")
+            missing.difference_update(table_name(r) for r in done if r["outcome"] != "idle")
             return not missing
         until(seconds, f"round of {', '.join(sorted(missing))}", attempt)
         return done
@@ -223,6 +223,11 @@ class World:
         """A real Fluss 0.9.1 cluster."""
         import cluster
         return self.shared("cluster", lambda: cluster.up(self))
+
+
+def table_name(summary):
+    """`db.table` of a round."""
+    return f"{summary['table']['database']}.{summary['table']['table']}"
 
 
 class Node:

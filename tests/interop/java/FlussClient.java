@@ -166,20 +166,34 @@ public final class FlussClient {
 
     // ---- rows
 
-    /** rows [[value…]…]; every N rows a flush with `flush-every`. */
+    /** rows [[value…]…]; every N rows a flush with `flush-every`. What a rescale has turned away is sent again, as that error asks. */
     private static Object append(Connection c, TablePath path, JsonObject q) throws Exception {
-        int every = Lines.number(q, "flush-every", 0), n = 0;
+        int every = Lines.number(q, "flush-every", 0), sent = 0;
         try (Table t = c.getTable(path)) {
             AppendWriter w = t.newAppend().createWriter();
-            List<CompletableFuture<?>> sent = new ArrayList<>();
-            for (JsonElement row : q.getAsJsonArray("rows")) {
-                sent.add(w.append(row(row.getAsJsonArray(), t.getTableInfo().getRowType())));
-                if (every > 0 && ++n % every == 0) w.flush();
+            List<GenericRow> rows = new ArrayList<>();
+            for (JsonElement row : q.getAsJsonArray("rows")) rows.add(row(row.getAsJsonArray(), t.getTableInfo().getRowType()));
+            for (int attempt = 0; !rows.isEmpty(); attempt++) {
+                List<GenericRow> again = new ArrayList<>();
+                List<CompletableFuture<?>> results = new ArrayList<>();
+                for (GenericRow row : rows) {
+                    results.add(w.append(row));
+                    if (every > 0 && results.size() % every == 0) w.flush();
+                }
+                w.flush();
+                for (int i = 0; i < results.size(); i++) {
+                    try {
+                        get(results.get(i));
+                        sent++;
+                    } catch (ExecutionException e) {
+                        if (attempt == 3 || !e.getCause().getClass().getSimpleName().equals("BucketRescaleException")) throw e;
+                        again.add(rows.get(i));
+                    }
+                }
+                rows = again;
             }
-            w.flush();
-            for (CompletableFuture<?> f : sent) get(f);
-            return sent.size();
         }
+        return sent;
     }
 
     private static Object upsert(Connection c, TablePath path, JsonObject q) throws Exception {
