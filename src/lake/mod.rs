@@ -195,13 +195,12 @@ impl LakeTable {
     pub async fn newest_snapshot_id(&self) -> Result<Option<i64>> {
         if let Some(hint) = self.latest_hint().await? {
             for id in hint..hint.saturating_add(PROBES_MAX) {
-                if self.exists(&path::snapshot(id + 1)).await? {
-                    continue;
+                let (this, next) = (path::snapshot(id), path::snapshot(id + 1));
+                match futures::try_join!(self.exists(&this), self.exists(&next))? {
+                    (_, true) => {}
+                    (true, false) => return Ok(Some(id)),
+                    (false, false) => break,
                 }
-                if self.exists(&path::snapshot(id)).await? {
-                    return Ok(Some(id));
-                }
-                break;
             }
         }
         max_id(&self.store, &self.root, path::SNAPSHOTS, "snapshot-").await

@@ -47,16 +47,8 @@ impl LakeTable {
         Ok(batches)
     }
 
-    /// The rows of one data file, as [`LakeTable::read_rows`]; `schema` is the one that the file was written with.
-    ///
-    /// # Errors
-    /// As [`LakeTable::read_rows`].
-    pub async fn read_file(
-        &self,
-        schema: &TableSchema,
-        entry: &ManifestEntry,
-        columns: Option<&[&str]>,
-    ) -> Result<Vec<RecordBatch>> {
+    /// `schema` is the one that the file was written with.
+    async fn read_file(&self, schema: &TableSchema, entry: &ManifestEntry, columns: Option<&[&str]>) -> Result<Vec<RecordBatch>> {
         let place = path::data_file(schema, entry)?;
         let bytes = self.store.get_existing(&self.object(&place)).await?;
         if i64::try_from(bytes.len()).ok() != Some(entry.file.file_size) {

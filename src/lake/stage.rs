@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{LakeTable, Names};
 use crate::error::{Error, Result};
@@ -11,6 +12,9 @@ use crate::model::{DataType, Datum};
 use crate::paimon::manifest::{encode_list, encode_rolling};
 use crate::paimon::merge::{FileIdentity, Merge, live_runs, merge_entries, plan};
 use crate::paimon::{EntryKind, ManifestEntry, ManifestFile, Snapshot, TableOptions, path};
+
+/// Manifests that are written at once.
+const WRITES_MAX: usize = 4;
 
 /// The manifests of one commit alone: written once, used by each attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,18 +93,16 @@ impl LakeTable {
             };
             files.into_iter().map(describe).collect()
         };
-        let mut manifests = Vec::new();
-        for (bytes, manifest) in self.runtime.encoders.run(encode).await?? {
+        let write = |(bytes, manifest): (bytes::Bytes, ManifestFile)| async move {
             self.store.put(&self.object(&path::manifest(&manifest.file_name)), bytes).await?;
-            manifests.push(manifest);
-        }
-        Ok(manifests)
+            Ok(manifest)
+        };
+        stream::iter(self.runtime.encoders.run(encode).await??).map(write).buffered(WRITES_MAX).try_collect().await
     }
 
-    async fn write_list(&self, manifests: Vec<ManifestFile>, options: &TableOptions) -> Result<Listed> {
+    async fn write_list(&self, name: String, manifests: Vec<ManifestFile>, options: &TableOptions) -> Result<Listed> {
         let (compression, sync) = (options.manifest_compression, self.runtime.rng.uuid());
         let bytes = self.runtime.encoders.run(move || encode_list(&manifests, compression, sync)).await??;
-        let name = path::manifest_list_name(self.names.uuid, self.names.next());
         let listed = Listed { name, bytes: i64::try_from(bytes.len()).unwrap_or(i64::MAX) };
         self.store.put(&self.object(&path::manifest(&listed.name)), bytes).await?;
         Ok(listed)
@@ -120,9 +122,13 @@ impl LakeTable {
         if merge {
             (manifests, merged) = self.merge(manifests, &options).await?;
         }
-        // One after the other: the base list's number comes before the delta list's, as in Java.
-        let base = self.write_list(manifests, &options).await?;
-        let listed = self.write_list(delta.manifests.clone(), &options).await?;
+        // The base list's number comes before the delta list's, as in Java.
+        let names = [(); 2].map(|()| path::manifest_list_name(self.names.uuid, self.names.next()));
+        let [base, listed] = names;
+        let (base, listed) = futures::try_join!(
+            self.write_list(base, manifests, &options),
+            self.write_list(listed, delta.manifests.clone(), &options)
+        )?;
         Ok(Staged { base, delta: listed, rows: delta.rows, merged })
     }
 

@@ -377,12 +377,6 @@ pub fn murmur_hash(bytes: &[u8]) -> i32 {
     (state ^ (state >> 16)).cast_signed()
 }
 
-/// Hash of a bucket key row (P6.1).
-#[must_use]
-pub fn bucket_hash(row: &BinaryRow) -> i32 {
-    murmur_hash(row.row_bytes())
-}
-
 /// Bucket of a hash among `count` (at least 1) buckets, function `default` (P6.1).
 #[must_use]
 pub fn bucket_of_hash(hash: i32, count: i32) -> i32 {

@@ -15,19 +15,8 @@ use crate::model::{DataType, Datum};
 /// `_VERSION` of every record.
 const VERSION: i32 = 2;
 
-/// A manifest's bytes. `sync` is the file's marker: any uuid of its own.
-///
-/// # Errors
-/// `Internal` when compressing fails.
-pub fn encode_entries(entries: &[ManifestEntry], compression: ManifestCompression, sync: Uuid) -> Result<Bytes> {
-    let mut file = Container::new(avro::MANIFEST, compression, sync);
-    for entry in entries {
-        file.record(|block| put_entry(block, entry))?;
-    }
-    file.finish()
-}
-
 /// Manifests of about `target_bytes` each, in the order of `entries`, with the entries that each holds. No entries, no manifest.
+/// `sync` gives each file its marker: any uuid of its own.
 ///
 /// # Errors
 /// `Internal` when compressing fails.

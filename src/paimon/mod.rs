@@ -15,7 +15,7 @@ mod snapshot;
 pub mod stats;
 mod types;
 
-pub use binary_row::{RowWriter, bucket_hash, bucket_of_hash, murmur_hash};
+pub use binary_row::{RowWriter, bucket_of_hash, murmur_hash};
 pub use meta::{BinaryRow, DataFile, EntryKind, ManifestEntry, ManifestFile, SimpleStats, Snapshot, TableSchema};
 pub use options::TableOptions;
-pub use types::{parse_type, type_from_json, type_json, type_text};
+pub use types::{parse_type, type_json, type_text};

@@ -84,10 +84,6 @@ pub struct TableOptions {
     pub commit_wait_max: Duration,
     /// `consumer.expiration-time`, at least 1 h.
     pub consumer_expiration: Option<Duration>,
-    /// `changelog-producer` asks for changelog files from the writer (`input`); primary-key tables only.
-    pub changelog_input: bool,
-    /// `data-file.thin-mode`; primary-key tables only.
-    pub thin_files: bool,
 }
 
 /// Below this a pin could expire before it is written again (commit.md step 3).
@@ -161,8 +157,6 @@ impl TableOptions {
             commit_wait_min: wait_min,
             commit_wait_max: options.duration("commit.max-retry-wait")?.unwrap_or(Duration::from_secs(10)).max(wait_min),
             consumer_expiration: options.consumer_expiration()?,
-            changelog_input: options.text("changelog-producer").is_some_and(|text| text.eq_ignore_ascii_case("input")),
-            thin_files: options.boolean("data-file.thin-mode", false)?,
         })
     }
 

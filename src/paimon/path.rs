@@ -19,12 +19,6 @@ pub const CONSUMERS: &str = "consumer";
 /// Folder of the manifests and their lists.
 pub const MANIFESTS: &str = "manifest";
 
-/// Folder of a database below the warehouse.
-#[must_use]
-pub fn database(name: &str) -> String {
-    format!("{name}.db")
-}
-
 /// Root folder of a table below the warehouse.
 #[must_use]
 pub fn table(database: &str, table: &str) -> String {

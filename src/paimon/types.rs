@@ -109,18 +109,10 @@ pub fn type_json(data_type: &DataType) -> Value {
     serde_json::to_value(TypeJson::from(data_type)).unwrap_or_default()
 }
 
-/// Reads a type as schema files hold it: text, or an object for nested types.
-///
-/// # Errors
-/// `Unsupported` names VARIANT, BLOB and VECTOR; `Data` anything that is no type.
-pub fn type_from_json(value: &Value) -> Result<DataType> {
-    from_json(value, 0)
-}
-
 /// Reads one field of a schema file.
 ///
 /// # Errors
-/// As [`type_from_json`], the field named.
+/// `Unsupported` names VARIANT, BLOB and VECTOR; `Data` anything that is no type; the field named.
 pub(super) fn field_from_json(value: &Value) -> Result<Field> {
     field_at(value, 0)
 }
@@ -172,7 +164,7 @@ fn from_json(value: &Value, depth: usize) -> Result<DataType> {
 /// Reads the SQL text of a type that is not nested.
 ///
 /// # Errors
-/// As [`type_from_json`].
+/// `Unsupported` names VARIANT and BLOB; `Data` anything that is no type.
 pub fn parse_type(text: &str) -> Result<DataType> {
     let wrong = || Error::data(format!("`{text}` is no column type"));
     let trimmed = text.trim();
@@ -317,6 +309,6 @@ mod tests {
         for _ in 0..100 {
             deep = json!({"type": "ARRAY", "element": deep});
         }
-        assert_eq!(type_from_json(&deep).unwrap_err().kind(), Kind::Data);
+        assert_eq!(from_json(&deep, 0).unwrap_err().kind(), Kind::Data);
     }
 }

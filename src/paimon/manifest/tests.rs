@@ -8,6 +8,14 @@ use super::*;
 use crate::error::Kind;
 use crate::paimon::{Snapshot, TableSchema, path};
 
+fn encode_entries(entries: &[ManifestEntry], compression: ManifestCompression, sync: Uuid) -> Result<Bytes> {
+    let mut file = Container::new(avro::MANIFEST, compression, sync);
+    for entry in entries {
+        file.record(|block| put_entry(block, entry))?;
+    }
+    file.finish()
+}
+
 const ZSTD: ManifestCompression = ManifestCompression::Zstd(1);
 
 /// Folders of all golden tables.
