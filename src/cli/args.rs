@@ -55,6 +55,9 @@ pub(super) struct Node {
     /// Address to listen on; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) listen: String,
+    /// Address that clients are told; needed when listening on all addresses [default: where it listens].
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(super) advertise: Option<String>,
     /// Where lake tables are made [default: `warehouse` in the node's folder].
     #[arg(long, value_name = "PATH")]
     pub(super) warehouse: Option<PathBuf>,

@@ -10,6 +10,7 @@ use crate::runtime::Runtime;
 pub(super) async fn run(args: &Args, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     let mut options = NodeOptions::new(&args.dir);
     options.listen.clone_from(&args.listen);
+    options.advertise.clone_from(&args.advertise);
     options.warehouse = args.warehouse.as_ref().map(|path| path.display().to_string());
     options.lease = args.lease;
     let shutdown = runtime.shutdown.clone();

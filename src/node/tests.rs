@@ -277,7 +277,7 @@ async fn databases_and_tables_are_made_listed_and_dropped_with_the_right_refusal
 fn advertised_addresses_are_read_with_and_without_port() {
     for (text, bound, host, port) in [
         (None, "127.0.0.1:5", "127.0.0.1", 5),
-        (Some("h"), "127.0.0.1:5", "h", 5),
+        (Some("h"), "0.0.0.0:5", "h", 5),
         (Some("h:9"), "127.0.0.1:5", "h", 9),
         (Some("[::1]:9"), "[::1]:5", "::1", 9),
         (Some("::1"), "[::1]:5", "::1", 5),
@@ -286,4 +286,5 @@ fn advertised_addresses_are_read_with_and_without_port() {
         assert_eq!((node.host.as_str(), node.port), (host, port));
     }
     assert!(server::advertised(Some("h:x"), "127.0.0.1:5".parse().unwrap()).is_err());
+    assert!(server::advertised(None, "0.0.0.0:5".parse().unwrap()).is_err());
 }

@@ -252,6 +252,11 @@ fn told(error: &Error) -> (Option<i32>, Option<String>) {
 
 pub(super) fn advertised(text: Option<&str>, address: SocketAddr) -> Result<PbServerNode> {
     let (host, port) = match text {
+        // Clients would be told an address that leads nowhere, or to themselves (S1.4).
+        None if address.ip().is_unspecified() => {
+            return Err(Error::invalid(format!("`{address}` is no address that clients can be told"))
+                .with_hint("name one with --advertise HOST[:PORT], or listen on a single address"));
+        }
         None => (address.ip().to_string(), address.port()),
         Some(text) => match text.rsplit_once(':') {
             // More than one colon and no brackets: an IPv6 address alone.
