@@ -8,6 +8,8 @@ mod exit;
 mod inspect;
 mod node;
 mod output;
+mod plan;
+mod quickstart;
 mod run;
 mod signals;
 
@@ -73,8 +75,8 @@ async fn run(command: Command, runtime: Runtime, output: &mut Output) -> Result<
     match command {
         Command::Run(args) => run::run(&args, runtime, output).await,
         Command::Inspect(args) => inspect::run(&args, runtime, output).await,
-        Command::Quickstart(_) => Err(Error::unsupported("quickstart").into()),
+        Command::Quickstart(args) => quickstart::run(&args, runtime, output).await,
         Command::Node(args) => node::run(&args, runtime, output).await,
-        Command::Plan(_) => Err(Error::unsupported("plan").into()),
+        Command::Plan(args) => plan::run(&args, runtime, output).await,
     }
 }

@@ -64,7 +64,11 @@ pub(super) async fn run(args: &Plan, runtime: Runtime, output: &mut Output) -> R
     let mut faults = Vec::new();
     for table in tables {
         let (report, found) = look(&service.rounds, &table).await?;
-        if args.json { output.json(&report)? } else { print(&report, output)? }
+        if args.json {
+            output.json(&report)?
+        } else {
+            print(&report, output)?
+        }
         faults.extend(found.into_iter().map(|fault| (table.clone(), fault)));
     }
     match gravest(faults) {
@@ -142,11 +146,7 @@ async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<E
     faults.extend(plan.faults);
     report.faults = faults
         .iter()
-        .map(|fault| FaultReport {
-            kind: fault.kind().as_str(),
-            message: fault.chain(),
-            hint: fault.hint().map(str::to_owned),
-        })
+        .map(|fault| FaultReport { kind: fault.kind().as_str(), message: fault.chain(), hint: fault.hint().map(str::to_owned) })
         .collect();
     Ok((report, faults))
 }
@@ -158,7 +158,9 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
     };
     output.data(&format!("{}: {} splits, {} records behind, {from}", report.table, count(report.splits), count(report.backlog)))?;
     if let Some(snapshot) = report.unknown_snapshot {
-        output.data(&format!("  snapshot {snapshot} is in the lake, but not known to Fluss: a round would record it first, and has less to do"))?;
+        output.data(&format!(
+            "  snapshot {snapshot} is in the lake, but not known to Fluss: a round would record it first, and has less to do"
+        ))?;
     }
     let mut rows = vec![["  partition", "buckets", "splits", "backlog"].map(str::to_owned).to_vec()];
     for partition in &report.partitions {
