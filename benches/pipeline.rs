@@ -2,7 +2,10 @@
 //!
 //! The row is the 12-column one of the cluster kit (`Produce.java`): about 140 bytes, ZSTD-compressed record batches.
 //! **Floor** = checksum and decode of those batches, then parquet's own `ArrowWriter` with zstd. **Ours** = the same bytes
-//! through the write stage, statistics and metadata included, on one thread.
+//! through the write stage, statistics and metadata included, on one thread. **Round** = a whole round: an in-process node
+//! serves the log over the wire, the rows end in a committed snapshot on the local disk.
+//!
+//! `cargo bench --bench pipeline` runs criterion and then the report; `-- --report` the report alone.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 use std::hint::black_box;
@@ -12,10 +15,16 @@ use std::time::{Duration, Instant};
 use arrow_array::RecordBatch;
 use bytes::Bytes;
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
+use lakeward::client::{Admin, Writer, WriterOptions};
+use lakeward::fluss::cluster::{Cluster as WireCluster, ClusterOptions};
 use lakeward::fluss::record::{BatchSchema, Compression, EncodeOptions, LogFormat, batches, encode_arrow_batch, stamp};
-use lakeward::model::{BucketId, RoundId, Schema, SchemaId, TableBucket, TableId};
+use lakeward::fluss::table_json::TableDescriptor;
+use lakeward::model::{BucketId, RoundId, RoundSummary, Schema, SchemaId, TableBucket, TableId, TablePath, TieringEpoch};
+use lakeward::node::{Node, NodeOptions};
 use lakeward::paimon::{BinaryRow, TableSchema};
+use lakeward::round::{self, Job, RoundContext};
 use lakeward::runtime::Runtime;
+use lakeward::source::cluster::ClusterSource;
 use lakeward::storage::Store;
 use lakeward::write::{BucketTarget, BucketWriter, WriteContext, WriteOptions};
 use parquet::arrow::ArrowWriter;
@@ -225,7 +234,89 @@ fn stages(criterion: &mut Criterion) {
     group.bench_function("floor: decode", |bencher| bencher.iter(|| log.decode().map(|rows| rows.num_rows()).sum::<usize>()));
     group.bench_function("floor: encode", |bencher| bencher.iter(|| plain_encode(&log, log.decoded.iter().cloned())));
     group.bench_function("ours: encode", |bencher| bencher.iter(|| write_stage(log.decoded.iter().cloned())));
+    let mut cluster = Cluster::new();
+    group.bench_function("round: node to snapshot", |bencher| {
+        bencher.iter_custom(|times| {
+            let one = |_| {
+                cluster.fill(&log);
+                let start = now();
+                black_box(cluster.round());
+                start.elapsed()
+            };
+            (0..times).map(one).sum()
+        });
+    });
     group.finish();
+}
+
+/// A node, a table of 4 buckets on it, and what rounds need.
+struct Cluster {
+    runtime: tokio::runtime::Runtime,
+    context: RoundContext,
+    job: Job,
+    writer: Writer,
+    // Dropped last.
+    _node: Node,
+    _dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (node, context, job, writer) = runtime.block_on(async {
+            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            let machine = Runtime::system(cores, 1 << 30).unwrap();
+            let node = Node::start(NodeOptions::new(dir.path()), machine.clone()).await.unwrap();
+            let cluster = WireCluster::connect(&[node.address().to_string()], ClusterOptions::default(), &machine).await.unwrap();
+            let (admin, path) = (Admin::new(cluster.clone()), TablePath::new("demo", "orders"));
+            let table = TableDescriptor {
+                schema: Schema { id: SchemaId(1), fields: kit::fields(), primary_key: vec![], highest_field_id: 11 },
+                comment: None,
+                partition_keys: vec![],
+                bucket_keys: vec!["id".to_owned()],
+                bucket_count: Some(4),
+                properties: [("table.datalake.enabled".to_owned(), "true".to_owned())].into(),
+                custom_properties: [].into(),
+            };
+            admin.create_database("demo", true).await.unwrap();
+            admin.create_table(&path, &table, false).await.unwrap();
+            let info = admin.table_info(&path).await.unwrap();
+            let writer = Writer::open(&cluster, &path, WriterOptions::default()).await.unwrap();
+            let source = Arc::new(ClusterSource::new(cluster));
+            let context = RoundContext {
+                scan: Arc::<ClusterSource>::clone(&source),
+                ledger: source,
+                runtime: machine,
+                options: round::Options::default(),
+            };
+            (node, context, Job { path, table: info.id, epoch: TieringEpoch(1), lease: None }, writer)
+        });
+        Self { runtime, context, job, writer, _node: node, _dir: dir }
+    }
+
+    /// Writes the log's rows into the table.
+    fn fill(&mut self, log: &Log) {
+        for rows in log.decoded.chunks(10) {
+            let rows = arrow_select::concat::concat_batches(&log.schema.arrow, rows).unwrap();
+            self.runtime.block_on(self.writer.append(&rows)).unwrap();
+        }
+    }
+
+    fn round(&self) -> RoundSummary {
+        let summary = self.runtime.block_on(round::run(&self.context, &self.job)).unwrap();
+        assert_eq!(summary.rows, ROWS.cast_unsigned());
+        summary
+    }
+}
+
+/// Core seconds of the whole process, ended threads included; `None` where Linux does not tell.
+fn process_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // Fields 14 and 15, counted after the name in parentheses, in hundredths.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(2);
+    let hundredths: u32 = fields.map(str::parse::<u32>).sum::<Result<_, _>>().ok()?;
+    Some(f64::from(hundredths) / 100.0)
 }
 
 /// Seconds that this thread has been on a core; wall time where Linux does not tell.
@@ -235,10 +326,14 @@ fn core_seconds(start: Instant) -> f64 {
     nanos.map_or_else(|| start.elapsed(), Duration::from_nanos).as_secs_f64()
 }
 
+fn now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+    Instant::now()
+}
+
 /// Core seconds of the fastest of five runs: noise only ever adds.
 fn fastest<T>(mut work: impl FnMut() -> T) -> f64 {
-    #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-    let start = Instant::now();
+    let start = now();
     let one = |_| {
         let before = core_seconds(start);
         black_box(work());
@@ -267,7 +362,28 @@ fn report() {
     line("ours:  decode + write stage", both);
     let (plain_bytes, our_bytes) = (plain_encode(&log, log.decoded.iter().cloned()), write_stage(log.decoded.iter().cloned()));
     println!("bytes: log {}, floor {plain_bytes}, ours {our_bytes}", log.bytes.len());
-    println!("ours ÷ floor: {:.2}", floor / both);
+    println!("write stage: ours ÷ floor {:.2}", floor / both);
+
+    let mut cluster = Cluster::new();
+    let (mut wall, mut cores, mut summary) = (f64::INFINITY, f64::INFINITY, None);
+    for _ in 0..5 {
+        cluster.fill(&log);
+        let (start, before) = (now(), process_seconds());
+        summary = Some(cluster.round());
+        wall = wall.min(start.elapsed().as_secs_f64());
+        if let (Some(before), Some(after)) = (before, process_seconds()) {
+            cores = cores.min(after - before);
+        }
+    }
+    line("round: node to snapshot, wall", wall);
+    line("round: all cores, node included", cores);
+    line("       of which decode + write stage", both);
+    line("       of which the rest", cores - both);
+    if let Some(summary) = summary {
+        let RoundSummary { plan_ms, write_ms, commit_ms, .. } = summary;
+        println!("last round: plan {plan_ms} ms, read and write {write_ms} ms, commit {commit_ms} ms");
+    }
+    println!("round: ours ÷ floor {:.2} (node, wire and commit included)", floor / cores);
 }
 
 criterion_group!(benches, stages);
@@ -277,10 +393,9 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
-    if std::env::args().any(|argument| argument == "--report") {
-        return report();
+    if !std::env::args().any(|argument| argument == "--report") {
+        benches();
+        Criterion::default().configure_from_args().final_summary();
     }
-    benches();
-    Criterion::default().configure_from_args().final_summary();
     report();
 }

@@ -40,6 +40,8 @@ impl Bounds {
     /// Nothing seen yet of a column of `kind` whose statistics have `mode`.
     pub(super) fn new(kind: &TypeKind, mode: StatsMode) -> Self {
         let seen = match kind {
+            // Whatever the mode: the file's own statistics depend on whether there is a NaN.
+            TypeKind::Float | TypeKind::Double => Seen::Float { range: None, nan: false },
             _ if matches!(mode, StatsMode::None | StatsMode::Counts) || is_int96(kind) => Seen::Nothing,
             TypeKind::Boolean
             | TypeKind::TinyInt
@@ -51,7 +53,6 @@ impl Bounds {
             | TypeKind::Timestamp { .. }
             | TypeKind::TimestampLtz { .. } => Seen::Int(None),
             TypeKind::Decimal { .. } => Seen::Decimal(None),
-            TypeKind::Float | TypeKind::Double => Seen::Float { range: None, nan: false },
             TypeKind::Char { .. } | TypeKind::VarChar { .. } | TypeKind::String => Seen::Text(None),
             _ => Seen::Nothing,
         };
@@ -93,6 +94,11 @@ impl Bounds {
             }
         }
         Ok(())
+    }
+
+    /// Whether a NaN was among the values.
+    pub(super) const fn has_nan(&self) -> bool {
+        matches!(self.seen, Seen::Float { nan: true, .. })
     }
 
     /// Exact bounds; both unknown where there are none, or a NaN is among the values.

@@ -221,7 +221,11 @@ impl Column {
                         writer.write(&leaf).map_err(fault)?;
                     }
                 }
-                Chunk::Arrow(Box::new(writer.close().map_err(fault)?))
+                let mut chunk = writer.close().map_err(fault)?;
+                if self.bounds.has_nan() {
+                    forget_bounds(chunk.close_mut())?;
+                }
+                Chunk::Arrow(Box::new(chunk))
             }
             Sink::Int96(descriptor, properties) => {
                 let (bytes, close) = encode_int96(descriptor, properties, &arrays)?;
@@ -230,6 +234,14 @@ impl Column {
         };
         Ok(EncodedColumn { index: self.index, chunk, bounds: self.bounds })
     }
+}
+
+/// Takes the statistics out of a column chunk with NaN. parquet's writer leaves NaN out of them; Java sorts NaN above all other
+/// values and would skip rows that `x > 1` finds. (Java writes none there either.)
+fn forget_bounds(close: &mut ColumnCloseResult) -> Result<()> {
+    close.metadata = close.metadata.clone().into_builder().clear_statistics().build().map_err(fault)?;
+    close.column_index = None;
+    Ok(())
 }
 
 fn encode_int96(

@@ -251,6 +251,28 @@ async fn files_hold_only_what_java_reads_right() {
 }
 
 #[tokio::test]
+async fn a_column_with_nan_has_no_bounds_in_manifest_or_file() {
+    let double = DataType::nullable(TypeKind::Double);
+    for (mode, values) in [("truncate(16)", [1.0, f64::NAN, 3.0]), ("none", [1.0, f64::NAN, 3.0]), ("full", [1.0, 2.0, 3.0])] {
+        let schema = table(vec![field(0, "x", double.clone())], &[("metadata.stats-mode", mode)]);
+        let store = Store::in_memory();
+        let context = context(&store, &schema, WriteOptions::default());
+        let rows: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
+        let rows = RecordBatch::try_new(lake_arrow_schema(&schema).unwrap(), vec![rows]).unwrap();
+        let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
+        writer.write(rows, 0, context.runtime.budget.acquire(1).await).await.unwrap();
+        let entries = writer.finish().await.unwrap();
+        let reader = SerializedFileReader::new(written(&store, &entries[0]).await).unwrap();
+        let in_file = reader.metadata().row_group(0).column(0).statistics().is_some();
+        assert_eq!(in_file, mode == "full", "{mode}");
+        if mode != "none" {
+            let max = entries[0].file.value_stats.max_values.read(std::slice::from_ref(&double)).unwrap().remove(0);
+            assert_eq!(max, (mode == "full").then_some(Datum::Double(3.0)));
+        }
+    }
+}
+
+#[tokio::test]
 async fn small_files_do_without_zstd_unless_it_was_asked_for() {
     for (options, rows, zstd) in [
         (&[][..], 400, false),
