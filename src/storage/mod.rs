@@ -10,7 +10,7 @@ mod open;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -235,7 +235,7 @@ impl Store {
     pub async fn upload(&self, path: &str) -> Result<Upload> {
         self.before("upload", path).await?;
         let parts = self.inner.put_multipart(&parse(path)?).await.map_err(|source| self.fault("write", path, source))?;
-        Ok(Upload { store: self.clone(), path: path.to_owned(), parts, bytes: 0 })
+        Ok(Upload { store: self.clone(), path: path.to_owned(), parts: Mutex::new(parts), bytes: 0 })
     }
 
     /// Root and path, for messages.
@@ -263,11 +263,16 @@ impl Store {
 pub struct Upload {
     store: Store,
     path: String,
-    parts: Box<dyn object_store::MultipartUpload>,
+    /// In a mutex only to be `Sync`, so that futures that borrow an upload can move between threads.
+    parts: Mutex<Box<dyn object_store::MultipartUpload>>,
     bytes: u64,
 }
 
 impl Upload {
+    fn parts(&mut self) -> &mut Box<dyn object_store::MultipartUpload> {
+        self.parts.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Appends a part. Parts but the last should be at least 5 MiB (S3's rule).
     ///
     /// # Errors
@@ -275,7 +280,7 @@ impl Upload {
     pub async fn part(&mut self, bytes: Bytes) -> Result<()> {
         self.store.before("upload_part", &self.path).await?;
         self.bytes += bytes.len() as u64;
-        self.parts.put_part(PutPayload::from_bytes(bytes)).await.map_err(|source| self.store.fault("write", &self.path, source))
+        self.parts().put_part(PutPayload::from_bytes(bytes)).await.map_err(|source| self.store.fault("write", &self.path, source))
     }
 
     /// Completes the object and returns its size in bytes.
@@ -284,7 +289,7 @@ impl Upload {
     /// As [`Store::put`].
     pub async fn finish(mut self) -> Result<u64> {
         let fault = self.store.before("upload_finish", &self.path).await?;
-        self.parts.complete().await.map_err(|source| self.store.fault("write", &self.path, source))?;
+        self.parts().complete().await.map_err(|source| self.store.fault("write", &self.path, source))?;
         faults::after(fault, &self.path)?;
         Ok(self.bytes)
     }
@@ -294,7 +299,7 @@ impl Upload {
     /// # Errors
     /// As [`Store::delete`].
     pub async fn abort(mut self) -> Result<()> {
-        self.parts.abort().await.map_err(|source| self.store.fault("abort", &self.path, source))
+        self.parts().abort().await.map_err(|source| self.store.fault("abort", &self.path, source))
     }
 }
 

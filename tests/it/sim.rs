@@ -1,12 +1,14 @@
 //! The commit protocol under every trouble that docs/commit.md names, on one thread, in simulated time, by seed.
 //!
 //! `world` is the cluster, the lake and their surroundings; `service` is a Lakeward whose rounds are as thin as can be (a
-//! data file holds bucket and offsets as text), so that thousands of schedules run in seconds; `audit` counts each source row.
+//! data file holds bucket and offsets as text), so that thousands of schedules run in seconds; `audit` counts each source row;
+//! `rounds` does the same with whole rounds and real files.
 //! Seeds are printed before they run: `LAKEWARD_SIM_SEED=N cargo test --test it sim::…` repeats one, `LAKEWARD_SIM_SEEDS=N` runs many.
 
 mod audit;
 mod chaos;
 mod rivals;
+mod rounds;
 mod schedules;
 mod service;
 mod world;

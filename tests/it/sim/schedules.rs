@@ -7,7 +7,7 @@ use std::time::Duration;
 use lakeward::error::{Error, Kind};
 use lakeward::model::{LakeOffsets, SnapshotId};
 use lakeward::runtime::FailAction;
-use lakeward::source::{LedgerRecord, memory};
+use lakeward::source::{LEASE_TRUSTED, Lease, LedgerRecord, memory};
 use lakeward::storage::{self, Fault};
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +17,7 @@ use super::rivals::{append_somewhere, java_round, overwrite};
 use super::service::{Ended, Service};
 use super::world::{World, bucket, for_seeds};
 
-const FAIL_POINTS: [&str; 7] = [
+pub(crate) const FAIL_POINTS: [&str; 7] = [
     "commit.before_pin",
     "commit.before_prepare",
     "commit.before_publish",
@@ -601,6 +601,50 @@ fn a_partition_with_another_total_in_the_lake_is_held_by_name() {
         let text = error.to_string();
         assert!(text.contains("day=a") && text.contains("`4` in Fluss") && text.contains("total `2`"), "{text}");
         assert_eq!((world.newest().await, world.pins().await.len()), (1, 1));
+    });
+}
+
+#[test]
+fn a_round_whose_lease_ran_out_commits_nothing_and_leaves_nothing() {
+    for_seeds("lease", 1, |seed| async move {
+        let world = World::new(seed, false).await;
+        some_rows(&world).await;
+        let clock = world.runtime.clock.clone();
+        let mut late = Service::healthy(&world);
+        late.lease = Some(Lease::new(clock.clone(), clock.moment(), LEASE_TRUSTED, CancellationToken::new()));
+        world.sleep(89).await;
+        assert_eq!(late.round().await.unwrap(), committed(1));
+        world.sleep(2).await;
+        append_somewhere(&world).await;
+        let error = late.round().await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Stale);
+        assert_eq!((world.newest().await, world.pins().await.len()), (1, 1));
+        heals(&world).await;
+    });
+}
+
+#[test]
+fn where_consumers_expire_a_look_with_nothing_to_tier_writes_the_standing_pin_again() {
+    for_seeds("consumer expiration", 1, |seed| async move {
+        for (options, expected) in [(&[][..], 0), (&[("consumer.expiration-time", "2 h")][..], 1)] {
+            let world = World::new(seed, false).await;
+            world.drop_lake_table().await;
+            world.create_lake_table(options).await;
+            some_rows(&world).await;
+            assert_eq!(Service::healthy(&world).round().await.unwrap(), committed(1));
+            // Beyond any time that the in-memory store may have written it at.
+            world.sleep(10 * 365 * 24 * 3600).await;
+            let written = Arc::new(Mutex::new(0));
+            let count = Arc::clone(&written);
+            let script = move |act: &str, path: &str| {
+                *count.lock().unwrap() += i32::from(act == "put" && path.contains("consumer-lakeward-"));
+                None
+            };
+            let idle = Service::with_faults(&world, Some(storage::Faults::scripted(script)), memory::Faults::default());
+            assert_eq!(idle.round().await.unwrap(), NOTHING);
+            assert_eq!(world.pins().await.len(), 1);
+            assert_eq!(*written.lock().unwrap(), expected);
+        }
     });
 }
 

@@ -9,8 +9,8 @@ use lakeward::lake::LakeTable;
 use lakeward::model::{BucketLayout, LakeOffsets, Partition, RoundId, SnapshotId, TableBucket, TableInfo};
 use lakeward::paimon::{BinaryRow, DataFile, EntryKind, ManifestEntry, SimpleStats, path};
 use lakeward::runtime::{FailPoints, Runtime};
-use lakeward::source::TableScan;
 use lakeward::source::memory::{self, MemoryService};
+use lakeward::source::{Lease, TableScan};
 use lakeward::storage::{self, Store};
 
 use super::world::{ROOT, World};
@@ -23,6 +23,7 @@ pub(crate) struct Service {
     store: Store,
     cluster: Arc<MemoryService>,
     pub(crate) options: Options,
+    pub(crate) lease: Option<Lease>,
 }
 
 /// How a round ended well.
@@ -45,6 +46,7 @@ impl Service {
             store: store.map_or_else(|| world.store.clone(), |faults| world.store.with_faults(faults)),
             cluster: Arc::new(world.cluster.service(cluster)),
             options: Options::default(),
+            lease: None,
             world: world.clone(),
         }
     }
@@ -79,7 +81,7 @@ impl Service {
         };
         let written = self.write(&table, &lake, &base.offsets, &mut work).await;
         let outcome = match written {
-            Ok(()) => commit::commit(&context, &base, &work, None).await,
+            Ok(()) => commit::commit(&context, &base, &work, self.lease.as_ref()).await,
             Err(error) => CommitOutcome::Failed { error, files: DataFiles::Unnamed, published: None },
         };
         match outcome {

@@ -241,7 +241,7 @@ impl World {
     }
 }
 
-fn fields() -> Vec<Field> {
+pub(crate) fn fields() -> Vec<Field> {
     let field = |id, name: &str, kind| Field { id, name: name.into(), data_type: DataType::nullable(kind), comment: None };
     vec![field(0, "id", TypeKind::BigInt), field(1, "day", TypeKind::String)]
 }

@@ -1,0 +1,196 @@
+//! Whole rounds, real files: what `schedules` shows for the commit stage alone holds for `round::run`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{Int64Array, RecordBatch, StringArray};
+use lakeward::error::{Kind, Result};
+use lakeward::fluss::record::arrow_schema;
+use lakeward::fluss::table_json::TableDescriptor;
+use lakeward::lake::{LakeTable, Warehouse};
+use lakeward::mapping;
+use lakeward::model::{Partition, RoundOutcome, RoundSummary, Schema, SchemaId, SnapshotId, TableInfo, TablePath, TieringEpoch};
+use lakeward::round::{self, Job, Options, RoundContext};
+use lakeward::runtime::{FailAction, FailPoints, Runtime};
+use lakeward::source::TableScan;
+use lakeward::source::memory::{Fault, Faults, MemoryCluster, MemoryService};
+use lakeward::storage::{StoreOptions, open};
+
+use super::schedules::FAIL_POINTS;
+use super::world::{bucket, fields, for_seeds};
+
+/// A cluster and a warehouse on disk; every row has a number of its own.
+#[derive(Clone)]
+struct World {
+    runtime: Runtime,
+    cluster: MemoryCluster,
+    path: TablePath,
+    next_id: Arc<AtomicI64>,
+    days: Arc<Mutex<Vec<Partition>>>,
+    folder: Arc<tempfile::TempDir>,
+}
+
+/// A process: its own way into the cluster, its own fail points.
+#[derive(Clone)]
+struct Process(RoundContext, TablePath);
+
+impl Process {
+    async fn round(&self) -> Result<RoundSummary> {
+        let table = self.0.scan.table_info(&self.1).await?.id;
+        round::run(&self.0, &Job { path: self.1.clone(), table, epoch: TieringEpoch(1), lease: None }).await
+    }
+}
+
+impl World {
+    async fn new(seed: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = Runtime::simulated(seed, 1_790_000_000_000, 64 << 20);
+        let cluster = MemoryCluster::new(runtime.clone());
+        let path = TablePath::new("demo", "t");
+        let warehouse = folder.path().to_str().unwrap().to_owned();
+        let properties = [
+            ("table.datalake.enabled", "true"),
+            ("table.datalake.format", "paimon"),
+            ("table.datalake.paimon.warehouse", &warehouse),
+        ];
+        let descriptor = TableDescriptor {
+            schema: Schema { id: SchemaId(1), fields: fields(), primary_key: vec![], highest_field_id: 1 },
+            comment: None,
+            partition_keys: vec!["day".into()],
+            bucket_keys: vec!["id".into()],
+            bucket_count: Some(2),
+            properties: properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            custom_properties: BTreeMap::new(),
+        };
+        let table = cluster.create_table(&path, &descriptor).unwrap();
+        let store = open(&warehouse, &StoreOptions::default()).unwrap();
+        let lake = Warehouse::new(store, runtime.clone());
+        assert!(lake.create_table("demo", "t", &mapping::lake_schema(&table).unwrap()).await.unwrap());
+        let days = vec![cluster.create_partition(&path, &["a:1"]).unwrap()];
+        Self { runtime, cluster, path, next_id: Arc::default(), days: Arc::new(Mutex::new(days)), folder: Arc::new(folder) }
+    }
+
+    fn process(&self, faults: Faults) -> Process {
+        let service: Arc<MemoryService> = Arc::new(self.cluster.service(faults));
+        let runtime = Runtime { fail: FailPoints::default(), ..self.runtime.clone() };
+        let context = RoundContext { scan: Arc::clone(&service) as _, ledger: service, runtime, options: Options::default() };
+        Process(context, self.path.clone())
+    }
+
+    fn healthy(&self) -> Process {
+        self.process(Faults::default())
+    }
+
+    async fn table(&self) -> TableInfo {
+        self.cluster.service(Faults::default()).table_info(&self.path).await.unwrap()
+    }
+
+    /// ALTER of the bucket count, and a partition that gets it.
+    fn rescale(&self, count: i32, day: &str) {
+        self.cluster.alter_bucket_count(&self.path, count).unwrap();
+        self.days.lock().unwrap().push(self.cluster.create_partition(&self.path, &[day]).unwrap());
+    }
+
+    /// A few rows into some bucket of some partition.
+    async fn append(&self) {
+        let pick = |count: usize| usize::try_from(self.runtime.rng.below(count as u64)).unwrap();
+        let day = {
+            let days = self.days.lock().unwrap();
+            days[pick(days.len())].clone()
+        };
+        let index = i32::try_from(pick(usize::try_from(day.bucket_count.unwrap()).unwrap())).unwrap();
+        let rows = 1 + i64::try_from(pick(20)).unwrap();
+        let first = self.next_id.fetch_add(rows, Ordering::Relaxed);
+        let table = self.table().await;
+        let ids = Arc::new((first..first + rows).collect::<Int64Array>());
+        let days = Arc::new(StringArray::from_iter_values((0..rows).map(|_| day.spec[0].1.as_str())));
+        let batch = RecordBatch::try_new(arrow_schema(&table.schema).unwrap(), vec![ids, days]).unwrap();
+        self.cluster.append(bucket(table.id, Some(day.id), index), SchemaId(1), &batch, None).unwrap();
+    }
+
+    async fn lake(&self) -> LakeTable {
+        let store = open(self.folder.path().to_str().unwrap(), &StoreOptions::default()).unwrap();
+        LakeTable::open(store, "demo.db/t", self.runtime.clone()).await.unwrap().unwrap()
+    }
+
+    /// One process alone tiers what is left; then each row is in the lake once.
+    async fn heals(&self) {
+        let process = self.healthy();
+        while process.round().await.unwrap().outcome != RoundOutcome::Idle {}
+        let lake = self.lake().await;
+        let newest = lake.snapshot(lake.newest_snapshot_id().await.unwrap().unwrap()).await.unwrap().unwrap();
+        let rows = lake.read_rows(&newest, None, Some(&["id"])).await.unwrap();
+        let mut ids: Vec<i64> = rows.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>().values().to_vec()).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..self.next_id.load(Ordering::Relaxed)).collect::<Vec<_>>());
+        let totals = lake.live_partitions(&newest, None).await.unwrap();
+        assert!(totals.values().all(|live| live.totals.len() == 1));
+    }
+}
+
+#[test]
+fn a_whole_round_that_is_killed_at_any_fail_point_costs_nothing() {
+    for_seeds("whole rounds killed", 1, |seed| async move {
+        for point in FAIL_POINTS {
+            let world = World::new(seed).await;
+            world.append().await;
+            world.append().await;
+            let dying = world.healthy();
+            dying.0.runtime.fail.arm(point, 1, FailAction::Hang);
+            assert!(world.runtime.clock.timeout(Duration::from_secs(60), dying.round()).await.is_none(), "{point}");
+            world.append().await;
+            let next = world.healthy().round().await.unwrap();
+            let published = matches!(point, "commit.after_publish" | "commit.before_record");
+            assert_eq!(next.recovered, published.then_some(SnapshotId(1)), "{point}");
+            assert!(matches!(next.outcome, RoundOutcome::Committed { .. }));
+            world.heals().await;
+        }
+    });
+}
+
+#[test]
+fn two_services_that_hold_one_table_while_rows_arrive_and_buckets_are_rescaled() {
+    for_seeds("whole rounds of two", 4, |seed| async move {
+        let world = World::new(seed).await;
+        let rng = world.runtime.rng.clone();
+        let faults = || {
+            let rng = rng.clone();
+            Faults::scripted(move |act, _| match act {
+                "prepare" | "record" | "latest" if rng.below(8) == 0 => {
+                    Some(if rng.below(2) == 0 { Fault::Before } else { Fault::After })
+                }
+                _ => None,
+            })
+        };
+        let services: Vec<_> = (0..2)
+            .map(|_| {
+                let (world, process) = (world.clone(), world.process(faults()));
+                tokio::spawn(async move {
+                    for _ in 0..5 {
+                        if let Err(error) = process.round().await {
+                            assert!(matches!(error.kind(), Kind::Stale | Kind::Unavailable), "{}, seed {seed}", error.chain());
+                        }
+                        world.runtime.clock.sleep(Duration::from_millis(world.runtime.rng.below(20))).await;
+                    }
+                })
+            })
+            .collect();
+        for step in 0..12 {
+            world.append().await;
+            match step {
+                4 => world.rescale(4, "b"),
+                8 => world.rescale(3, "c"),
+                _ => {}
+            }
+            world.runtime.clock.sleep(Duration::from_millis(world.runtime.rng.below(10))).await;
+        }
+        for service in services {
+            service.await.unwrap();
+        }
+        world.heals().await;
+    });
+}
