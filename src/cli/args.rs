@@ -74,7 +74,7 @@ pub(super) struct Run {
     /// Work until the queue gives nothing more, then end.
     #[arg(long)]
     pub(super) once: bool,
-    /// With --once: when the queue is empty, wait this long for a dead holder's lease to end.
+    /// With --once: look at an empty queue again until so long after the start, for a dead holder's lease to end.
     #[arg(long, value_name = "DURATION", value_parser = duration, requires = "once")]
     pub(super) wait: Option<Duration>,
     /// Print a summary of each round as one line of JSON.

@@ -41,7 +41,8 @@ pub struct OnceReport {
 }
 
 /// Claims and tiers tables until the queue gives none, or only tables that this call has had; tells `on_round` of each
-/// round that ends well. `wait`: how long to wait for a new table (a dead holder's lease to end) before it ends.
+/// round that ends well. `wait`: how long after its start it still looks for new tables when the queue has none: a lease that somebody
+/// dead held at the start ends by then.
 ///
 /// A shutdown request ends it after the table in hand has been handed back.
 ///
@@ -53,7 +54,7 @@ pub async fn run_once(service: &Service, wait: Duration, on_round: &mut (dyn FnM
     let mut report = OnceReport::default();
     let mut had: BTreeSet<TableId> = BTreeSet::new();
     let mut returned: BTreeSet<TableId> = BTreeSet::new();
-    let mut idle_since = runtime.clock.moment();
+    let started = runtime.clock.moment();
     while !runtime.shutdown.is_cancelled() {
         let claim = heart.claim().await?;
         let new = match claim {
@@ -69,7 +70,7 @@ pub async fn run_once(service: &Service, wait: Duration, on_round: &mut (dyn FnM
             other => other,
         };
         let Some(claim) = new else {
-            if idle_since.elapsed() >= wait {
+            if started.elapsed() >= wait {
                 break;
             }
             returned.clear();
@@ -89,7 +90,6 @@ pub async fn run_once(service: &Service, wait: Duration, on_round: &mut (dyn FnM
             Err(error) => report.faults.push((claim.assignment.path, error)),
         }
         returned.clear();
-        idle_since = runtime.clock.moment();
     }
     Ok(report)
 }

@@ -75,7 +75,7 @@ def crash(world):
     client.refuses("LakeTableSnapshotNotExistException", "lake-snapshot", "g.crash")
     more = batch(range(300, 500))
     client.ask("append", "g.crash", rows=more)
-    rounds, _ = world.round(cluster.address, "--wait", "170s")  # the lease of the dead one: 2 minutes, looked at each 15 s
+    rounds, _ = world.round(cluster.address, "--wait", "140s")  # the lease of the dead one: 2 minutes, looked at each 15 s
     same([r["recovered"] for r in rounds], [published], "snapshots recovered")
     snapshot_is_ours(world, cluster, client, "g.crash")
     rows_equal(world, cluster.table("g.crash"), with_system_columns(client, "g.crash", written + more))

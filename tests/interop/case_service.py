@@ -18,14 +18,14 @@ def two_services(world):
     client.ask("create", "s.t", columns=columns, buckets=2, properties=LAKE, **{"bucket-keys": ["id"]})
     written = [[id, f"row {id}"] for id in range(60_000)]
     client.ask("append", "s.t", rows=written)
-    argv = [world.lakeward(), "run", "--server", node.address, "--once", "--wait", "10s", "--json"]
+    argv = [world.lakeward(), "run", "--server", node.address, "--once", "--wait", "6s", "--json"]
     sleeper = world.start("sleeper", argv)
     until(30, "data file of the first service", lambda: any(node.table("s.t").glob("bucket-*/*")) or sleeper.poll() is not None)
     sleeper.send_signal(signal.SIGSTOP)
     before = len(list(node.table("s.t").glob("snapshot/snapshot-*")))
     more = [[id, f"row {id}"] for id in range(60_000, 61_000)]
     client.ask("append", "s.t", rows=more)
-    rounds, _ = world.round(node.address, "--wait", "20s")
+    rounds, _ = world.round(node.address, "--wait", "8s")
     sleeper.send_signal(signal.SIGCONT)
     sleeper.wait(60)
     check(sleeper.returncode in (0, 7), f"the first service ended with {sleeper.returncode}: {tail(sleeper.log)}")
