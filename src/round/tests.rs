@@ -241,3 +241,9 @@ async fn a_stopped_round_leaves_no_file() {
     assert!(files(&world).await.is_empty());
     assert_eq!(world.lake().await.newest_snapshot_id().await.unwrap(), None);
 }
+
+#[test]
+fn rounds_are_futures_that_can_be_spawned() {
+    fn is_send<T: Send>(_: impl FnOnce(&'static RoundContext, &'static Job) -> T) {}
+    is_send(run);
+}

@@ -299,7 +299,7 @@ impl BucketWriter {
         }
         let before = self.open_bytes();
         let encoder = self.open.as_mut().and_then(|file| file.encoder.take());
-        let encoder = self.encode_group(encoder, batches, bytes).await?;
+        let encoder = encode_group(&self.context, encoder, batches, bytes).await?;
         // The rows' memory is free now.
         drop(permits);
         let size = encoder.bytes();
@@ -322,37 +322,6 @@ impl BucketWriter {
             Some(upload) => upload.part(part).await,
             None => Ok(()),
         }
-    }
-
-    /// Encodes `batches` as a row group; a file starts when there is no `encoder`.
-    async fn encode_group(&self, encoder: Option<FileEncoder>, batches: Vec<RecordBatch>, bytes: usize) -> Result<FileEncoder> {
-        let pool = &self.context.runtime.encoders;
-        let count = if bytes < PARALLEL_BYTES { 1 } else { pool.count() };
-        let shape = Arc::clone(&self.context.shape);
-        let batches = Arc::new(batches);
-        let start = move || -> Result<(FileEncoder, Vec<ColumnSet>)> {
-            let mut encoder = match encoder {
-                Some(encoder) => encoder,
-                None => FileEncoder::new(shape, &batches, bytes)?,
-            };
-            let sets = encoder.split(&batches, count)?;
-            if count > 1 {
-                return Ok((encoder, sets));
-            }
-            let columns = sets.into_iter().map(ColumnSet::encode).collect::<Result<_>>()?;
-            encoder.append(columns)?;
-            Ok((encoder, Vec::new()))
-        };
-        let (mut encoder, sets) = pool.run(start).await??;
-        if sets.is_empty() {
-            return Ok(encoder);
-        }
-        let columns = try_join_all(sets.into_iter().map(|set| pool.run(move || set.encode()))).await?;
-        let append = move || -> Result<FileEncoder> {
-            encoder.append(columns.into_iter().collect::<Result<_>>()?)?;
-            Ok(encoder)
-        };
-        pool.run(append).await?
     }
 
     /// Ends the open file, if there is one.
@@ -410,4 +379,40 @@ impl BucketWriter {
         });
         Ok(())
     }
+}
+
+/// Encodes `batches` as a row group; a file starts when there is no `encoder`.
+async fn encode_group(
+    context: &WriteContext,
+    encoder: Option<FileEncoder>,
+    batches: Vec<RecordBatch>,
+    bytes: usize,
+) -> Result<FileEncoder> {
+    let pool = &context.runtime.encoders;
+    let count = if bytes < PARALLEL_BYTES { 1 } else { pool.count() };
+    let shape = Arc::clone(&context.shape);
+    let batches = Arc::new(batches);
+    let start = move || -> Result<(FileEncoder, Vec<ColumnSet>)> {
+        let mut encoder = match encoder {
+            Some(encoder) => encoder,
+            None => FileEncoder::new(shape, &batches, bytes)?,
+        };
+        let sets = encoder.split(&batches, count)?;
+        if count > 1 {
+            return Ok((encoder, sets));
+        }
+        let columns = sets.into_iter().map(ColumnSet::encode).collect::<Result<_>>()?;
+        encoder.append(columns)?;
+        Ok((encoder, Vec::new()))
+    };
+    let (mut encoder, sets) = pool.run(start).await??;
+    if sets.is_empty() {
+        return Ok(encoder);
+    }
+    let columns = try_join_all(sets.into_iter().map(|set| pool.run(move || set.encode()))).await?;
+    let append = move || -> Result<FileEncoder> {
+        encoder.append(columns.into_iter().collect::<Result<_>>()?)?;
+        Ok(encoder)
+    };
+    pool.run(append).await?
 }

@@ -9,7 +9,11 @@
 )]
 
 #[cfg(test)]
+mod cli;
+#[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod flow;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
