@@ -12,7 +12,7 @@ use crate::client::Admin;
 use crate::commit::COMMIT_USER;
 use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
-use crate::mapping::is_lake_enabled;
+use crate::mapping::{BucketDrift, bucket_drift, is_lake_enabled};
 use crate::model::{BucketLayout, LakeOffsets, SnapshotId, TableId, TablePath};
 use crate::plan::{self, gather, splits};
 use crate::round::{RoundContext, open_lake};
@@ -34,6 +34,8 @@ struct Report {
     partitions: Vec<PartitionReport>,
     /// Partitions that were dropped while the plan was made.
     skipped: Vec<String>,
+    /// The lake's `bucket` option is not the table's count: no fault, files carry their partition's own.
+    bucket_drift: Option<BucketDrift>,
     faults: Vec<FaultReport>,
 }
 
@@ -105,6 +107,7 @@ async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<E
         backlog: 0,
         partitions: vec![],
         skipped: vec![],
+        bucket_drift: None,
         faults: vec![],
     };
     let base = match context.ledger.latest(path).await? {
@@ -118,6 +121,7 @@ async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<E
     let mut faults = Vec::new();
     match open_lake(&table, &context.runtime).await {
         Ok((lake, _)) => {
+            report.bucket_drift = bucket_drift(&table, lake.schema());
             let newest = match lake.newest_snapshot_id().await? {
                 Some(id) => lake.snapshot(id).await?,
                 None => None,
@@ -170,6 +174,11 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
     output.table(&rows)?;
     for name in &report.skipped {
         output.data(&format!("  partition {name} was dropped meanwhile"))?;
+    }
+    if let Some(BucketDrift { fluss, lake }) = report.bucket_drift {
+        output.data(&format!(
+            "  option bucket of the lake table is {lake}, bucket.num is {fluss}: an ALTER got half way, run it again"
+        ))?;
     }
     for fault in &report.faults {
         output.data(&format!("  fault ({}): {}", fault.kind, fault.message))?;

@@ -87,7 +87,7 @@ pub fn schema_to_json(schema: &Schema) -> Result<String> {
 
 /// Gives every column and nested field an id from one counter, each column before the fields nested in it, and returns the
 /// largest one; −1 without columns (S3.2).
-pub fn assign_field_ids(fields: &mut [Field]) -> i32 {
+fn assign_field_ids(fields: &mut [Field]) -> i32 {
     let mut next = 0;
     assign(fields, &mut next);
     next - 1

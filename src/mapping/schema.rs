@@ -7,7 +7,7 @@ use crate::model::{DataType, Field, TableInfo, TablePath, TypeKind};
 use crate::paimon::TableSchema;
 
 /// The table option that turns tiering on.
-pub const LAKE_ENABLED: &str = "table.datalake.enabled";
+const LAKE_ENABLED: &str = "table.datalake.enabled";
 /// Options of the lake catalog, which GetTableInfo injects; none of the lake table's.
 const CATALOG_PREFIX: &str = "table.datalake.paimon.";
 /// A property that becomes the lake table's own.

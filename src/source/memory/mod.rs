@@ -113,11 +113,6 @@ impl MemoryCluster {
         self.runtime.clock.now_ms()
     }
 
-    /// Sets the lease time, for leases handed out or renewed from now on.
-    pub fn set_lease_ms(&self, lease_ms: i64) {
-        self.state().queue.lease_ms = lease_ms;
-    }
-
     /// Creates a table; tiered if `table.datalake.enabled` is `true`, every `table.datalake.freshness` milliseconds (`…ms`) or 3 min.
     ///
     /// # Errors

@@ -77,6 +77,10 @@ async fn an_expired_lease_is_handed_out_again_and_fences_the_first_holder() {
     assert_eq!(second.held.tiering_epoch.0, 2);
     let reply = service.heartbeat(renew).await.unwrap();
     assert_eq!(reply.tiering.first().unwrap().1.as_ref().unwrap().code, 50);
+    cluster.alter_property(&path(), "table.datalake.enabled", Some("false")).unwrap();
+    let gone = service.heartbeat(Heartbeat { tiering: vec![second.held], ..Heartbeat::default() }).await.unwrap();
+    assert_eq!(gone.tiering.first().unwrap().1.as_ref().unwrap().code, 7);
+    cluster.alter_property(&path(), "table.datalake.enabled", Some("true")).unwrap();
     cluster.restart_coordinator(true);
     let old = Held { tiering_epoch: second.held.tiering_epoch, ..second.held };
     let reply = service.heartbeat(Heartbeat { failed: vec![old], ..Heartbeat::default() }).await.unwrap();
