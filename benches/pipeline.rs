@@ -5,7 +5,7 @@
 //! through the write stage, statistics and metadata included, on one thread. **Round** = a whole round: an in-process node
 //! serves the log over the wire, the rows end in a committed snapshot on the local disk.
 //!
-//! `cargo bench --bench pipeline` runs criterion and then the report; `-- --report` the report alone.
+//! `cargo bench --bench pipeline` runs criterion and then the report; `-- --report` the report alone, `-- --columns` what each column costs.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 use std::hint::black_box;
@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
 use lakeward::client::{Admin, Writer, WriterOptions};
 use lakeward::fluss::cluster::{Cluster as WireCluster, ClusterOptions};
 use lakeward::fluss::record::{BatchSchema, Compression, EncodeOptions, LogFormat, batches, encode_arrow_batch, stamp};
 use lakeward::fluss::table_json::TableDescriptor;
-use lakeward::model::{BucketId, RoundId, RoundSummary, Schema, SchemaId, TableBucket, TableId, TablePath, TieringEpoch};
+use lakeward::model::{BucketId, Field, RoundId, RoundSummary, Schema, SchemaId, TableBucket, TableId, TablePath, TieringEpoch};
 use lakeward::node::{Node, NodeOptions};
 use lakeward::paimon::{BinaryRow, TableSchema};
 use lakeward::round::{self, Job, RoundContext};
@@ -186,26 +187,26 @@ impl Log {
 }
 
 /// What parquet's own writer makes of the rows.
-fn plain_encode(log: &Log, rows: impl Iterator<Item = RecordBatch>) -> usize {
+fn plain_encode(schema: &SchemaRef, rows: impl Iterator<Item = RecordBatch>) -> usize {
     let properties = WriterProperties::builder().set_compression(parquet::basic::Compression::ZSTD(ZstdLevel::try_new(1).unwrap()));
-    let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&log.schema.arrow), Some(properties.build())).unwrap();
+    let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(schema), Some(properties.build())).unwrap();
     for rows in rows {
         writer.write(&rows).unwrap();
     }
     writer.into_inner().unwrap().len()
 }
 
-/// What the write stage makes of the rows, on one thread, into memory.
-fn write_stage(rows: impl Iterator<Item = RecordBatch>) -> usize {
+/// What the write stage makes of rows of `fields`, on one thread, into memory.
+fn write_stage(fields: &[Field], rows: impl Iterator<Item = RecordBatch>) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let schema = TableSchema {
             id: 0,
-            fields: kit::fields(),
+            fields: fields.to_vec(),
             highest_field_id: 11,
             partition_keys: vec![],
             primary_keys: vec![],
-            options: [("bucket", "4"), ("bucket-key", "id")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            options: [].into(),
             comment: None,
             time_ms: 0,
         };
@@ -213,7 +214,7 @@ fn write_stage(rows: impl Iterator<Item = RecordBatch>) -> usize {
         let round = RoundId(uuid::Uuid::from_u128(1));
         let context =
             WriteContext::new(Store::in_memory(), "t", Arc::new(schema), round, machine.clone(), WriteOptions::default()).unwrap();
-        let target = BucketTarget { source: BUCKET, partition: BinaryRow::empty(), bucket: 0, total_buckets: 4 };
+        let target = BucketTarget { source: BUCKET, partition: BinaryRow::empty(), bucket: 0, total_buckets: -1 };
         let mut writer = BucketWriter::new(context, target, 0).unwrap();
         let mut offset = 0;
         for rows in rows {
@@ -227,13 +228,13 @@ fn write_stage(rows: impl Iterator<Item = RecordBatch>) -> usize {
 }
 
 fn stages(criterion: &mut Criterion) {
-    let log = Log::new();
+    let (log, fields) = (Log::new(), kit::fields());
     let mut group = criterion.benchmark_group("pipeline");
     group.throughput(Throughput::Elements(ROWS.cast_unsigned())).sampling_mode(SamplingMode::Flat).sample_size(10);
     group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(3));
     group.bench_function("floor: decode", |bencher| bencher.iter(|| log.decode().map(|rows| rows.num_rows()).sum::<usize>()));
-    group.bench_function("floor: encode", |bencher| bencher.iter(|| plain_encode(&log, log.decoded.iter().cloned())));
-    group.bench_function("ours: encode", |bencher| bencher.iter(|| write_stage(log.decoded.iter().cloned())));
+    group.bench_function("floor: encode", |bencher| bencher.iter(|| plain_encode(&log.schema.arrow, log.decoded.iter().cloned())));
+    group.bench_function("ours: encode", |bencher| bencher.iter(|| write_stage(&fields, log.decoded.iter().cloned())));
     let mut cluster = Cluster::new();
     group.bench_function("round: node to snapshot", |bencher| {
         bencher.iter_custom(|times| {
@@ -247,6 +248,23 @@ fn stages(criterion: &mut Criterion) {
         });
     });
     group.finish();
+}
+
+/// What each column costs alone.
+fn columns() {
+    let log = Log::new();
+    println!("{:<10} {:>12} {:>12} {:>12} {:>12}", "column", "floor ns/row", "ours ns/row", "floor bytes", "our bytes");
+    for (index, field) in kit::fields().into_iter().enumerate() {
+        let rows: Vec<RecordBatch> = log.decoded.iter().map(|rows| rows.project(&[index]).unwrap()).collect();
+        let schema = Arc::new(log.schema.arrow.project(&[index]).unwrap());
+        let fields = [field];
+        let plain = || plain_encode(&schema, rows.iter().cloned());
+        let ours = || write_stage(&fields, rows.iter().cloned());
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let nanos = |seconds: f64| seconds * 1e9 / ROWS as f64;
+        let (name, floor, mine) = (&fields[0].name, nanos(fastest(plain)), nanos(fastest(ours)));
+        println!("{name:<10} {floor:>12.1} {mine:>12.1} {:>12} {:>12}", plain(), ours());
+    }
 }
 
 /// A node, a table of 4 buckets on it, and what rounds need.
@@ -344,23 +362,24 @@ fn fastest<T>(mut work: impl FnMut() -> T) -> f64 {
 
 /// Ours beside the floor, on the same bytes in the same run.
 fn report() {
-    let log = Log::new();
+    let (log, fields) = (Log::new(), kit::fields());
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     let rows = ROWS as f64;
     let line = |name: &str, seconds: f64| {
         println!("{name:<34} {:>8.3} s per million rows  {:>10.0} rows/s", seconds * 1e6 / rows, rows / seconds);
     };
     let decode = fastest(|| log.decode().map(|rows| rows.num_rows()).sum::<usize>());
-    let plain = fastest(|| plain_encode(&log, log.decoded.iter().cloned()));
-    let ours = fastest(|| write_stage(log.decoded.iter().cloned()));
-    let floor = fastest(|| plain_encode(&log, log.decode()));
-    let both = fastest(|| write_stage(log.decode()));
+    let plain = fastest(|| plain_encode(&log.schema.arrow, log.decoded.iter().cloned()));
+    let ours = fastest(|| write_stage(&fields, log.decoded.iter().cloned()));
+    let floor = fastest(|| plain_encode(&log.schema.arrow, log.decode()));
+    let both = fastest(|| write_stage(&fields, log.decode()));
     line("floor: decode", decode);
     line("floor: encode (ArrowWriter, zstd 1)", plain);
     line("floor: decode + encode", floor);
     line("ours:  write stage", ours);
     line("ours:  decode + write stage", both);
-    let (plain_bytes, our_bytes) = (plain_encode(&log, log.decoded.iter().cloned()), write_stage(log.decoded.iter().cloned()));
+    let (plain_bytes, our_bytes) =
+        (plain_encode(&log.schema.arrow, log.decoded.iter().cloned()), write_stage(&fields, log.decoded.iter().cloned()));
     println!("bytes: log {}, floor {plain_bytes}, ours {our_bytes}", log.bytes.len());
     println!("write stage: ours ÷ floor {:.2}", floor / both);
 
@@ -392,6 +411,9 @@ fn main() {
     // `cargo test --benches` runs it with `--test`: once, without figures.
     if std::env::args().any(|argument| argument == "--test") {
         return;
+    }
+    if std::env::args().any(|argument| argument == "--columns") {
+        return columns();
     }
     if !std::env::args().any(|argument| argument == "--report") {
         benches();
