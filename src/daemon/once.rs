@@ -107,11 +107,6 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
     let mut failing_since = None;
     loop {
         let ended = round::run(&service.rounds, &job).await;
-        match &ended {
-            Ok(summary) => telemetry::RoundFinished(summary).emit(),
-            Err(error) if !claim.lease.lost().is_cancelled() => telemetry::RoundFailed { table: path, error }.emit(),
-            Err(_) => {}
-        }
         let now = runtime.clock.moment();
         let stopping = runtime.shutdown.is_cancelled();
         let next = outcome::next(Ended {
@@ -121,6 +116,13 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
             failing_for: now.saturating_duration_since(*failing_since.get_or_insert(now)),
             internal_in_row: 1,
         });
+        match (&ended, next) {
+            (Ok(summary), _) => telemetry::RoundFinished(summary).emit(),
+            (Err(error), Next::Hold) => telemetry::TableHeld { table: path, error }.emit(),
+            (Err(error), Next::Report(_) | Next::Retry) if !stopping => telemetry::RoundFailed { table: path, error }.emit(),
+            // The heartbeat has said that the lease is lost; a stop is no failure.
+            (Err(_), _) => {}
+        }
         match next {
             Next::Retry => {
                 let pause = pauses.next_pause().unwrap_or(options.retry_max);
@@ -130,12 +132,7 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
                 }
                 continue;
             }
-            Next::Hold => {
-                if let Err(error) = &ended {
-                    telemetry::TableHeld { table: path, error }.emit();
-                }
-                heart.report(held, Report::Finished).await?;
-            }
+            Next::Hold => heart.report(held, Report::Finished).await?,
             Next::Report(report) => {
                 if ended.as_ref().is_err_and(|error| error.kind() == Kind::Stale) && !stopping {
                     runtime.clock.sleep(options.stale_pause).await;

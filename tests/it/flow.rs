@@ -330,3 +330,16 @@ async fn plan_and_inspect_tell_what_is_there_and_change_nothing() {
     let text = String::from_utf8_lossy(&planned.stdout).into_owned();
     assert!(text.contains("demo.t: 0 splits, 0 records behind, from snapshot 1"), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_logs_are_one_object_per_line_and_tell_of_the_round() {
+    let world = World::new(LONG).await;
+    world.append("a", 10).await;
+    let output = output(world.run(&["--wait", "1s", "--log-format", "json"], None)).await;
+    assert!(output.status.success(), "{}", told(&output));
+    let lines: Vec<serde_json::Value> =
+        String::from_utf8_lossy(&output.stderr).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let round = lines.iter().find(|line| line["message"] == "round committed").unwrap();
+    assert_eq!((&round["table"], &round["rows"], &round["level"]), (&"demo.t".into(), &10.into(), &"INFO".into()));
+    assert!(lines.iter().all(|line| line["level"] == "INFO"), "a good round leaves no warning: {lines:?}");
+}
