@@ -133,8 +133,7 @@ async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<E
         }
         Err(fault) => faults.push(fault),
     }
-    let options = plan::Options { all_starts: true, ..context.options.plan };
-    let facts = gather(context.scan.as_ref(), table, &base, options).await?;
+    let facts = gather(context.scan.as_ref(), table, &base, context.options.plan).await?;
     let plan = splits(&facts, &base);
     for planned in plan.partitions {
         report.splits += planned.splits;

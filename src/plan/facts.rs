@@ -27,7 +27,7 @@ pub struct PartitionFacts {
     pub layout: BucketLayout,
     /// Exclusive end offset per bucket; `None` = it was dropped meanwhile.
     pub ends: Option<Vec<i64>>,
-    /// Log start per bucket, where a bucket resumes from the lake.
+    /// Log start per bucket, where a bucket is behind its log's end.
     pub starts: Option<Vec<i64>>,
 }
 
@@ -55,7 +55,7 @@ pub async fn gather(scan: &dyn TableScan, table: Arc<TableInfo>, base: &LakeOffs
         vec![None]
     };
     partitions.sort_by_cached_key(|partition| partition.as_ref().map(|partition| partition.name()));
-    let lookups = partitions.into_iter().map(|partition| look_up(scan, &table, partition, base, options.all_starts));
+    let lookups = partitions.into_iter().map(|partition| look_up(scan, &table, partition, base));
     let partitions = stream::iter(lookups).buffered(options.lookups_max.max(1)).try_collect().await?;
     Ok(Facts { table, partitions })
 }
@@ -65,7 +65,6 @@ async fn look_up(
     table: &TableInfo,
     partition: Option<Arc<Partition>>,
     base: &LakeOffsets,
-    all_starts: bool,
 ) -> Result<PartitionFacts> {
     let layout = BucketLayout::of(table, partition.as_deref())?;
     let mut facts = PartitionFacts { partition, layout, ends: None, starts: None };
@@ -78,11 +77,12 @@ async fn look_up(
         return Ok(facts);
     };
     check_count("end", ends, layout, table, &facts)?;
-    let resumes = (0..).map(BucketId).zip(ends).any(|(bucket, end)| {
+    // Also where nothing is tiered yet: a log that has expired to its end has nothing to read, and reading it would wait in vain.
+    let behind = (0..).map(BucketId).zip(ends).any(|(bucket, end)| {
         let bucket = TableBucket { table: table.id, partition: facts.partition.as_ref().map(|partition| partition.id), bucket };
-        base.get(bucket).is_some_and(|tiered| tiered < *end)
+        base.get(bucket).unwrap_or(0) < *end
     });
-    if resumes || all_starts {
+    if behind {
         let starts = scan.start_offsets(table, facts.partition.as_deref(), layout).await.or_else(gone)?;
         match starts {
             Some(starts) => {

@@ -21,13 +21,11 @@ pub use support::{LakePlace, check_table};
 pub struct Options {
     /// Partitions whose offsets are asked for at once: more hides latency, and costs the servers more at a time.
     pub lookups_max: usize,
-    /// Ask for log starts also where no split resumes: for the backlog of tables that were never tiered.
-    pub all_starts: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { lookups_max: 32, all_starts: false }
+        Self { lookups_max: 32 }
     }
 }
 

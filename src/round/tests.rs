@@ -232,6 +232,20 @@ async fn a_log_that_was_cut_before_it_was_tiered_holds_the_table_with_both_offse
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_bucket_that_expired_to_its_end_before_it_was_ever_tiered_holds_nothing_up() {
+    let world = World::new(2, true, MEMORY).await;
+    let a = world.cluster.create_partition(&world.path, &["a"]).unwrap();
+    let bucket = TableBucket { table: world.table().await.id, partition: Some(a.id), bucket: BucketId(0) };
+    world.append(&a, 0, 10).await;
+    world.cluster.set_log_start(bucket, 10).unwrap();
+    world.append(&a, 1, 5).await;
+    assert_eq!(world.round().await.unwrap().rows, 5);
+    world.append(&a, 0, 3).await;
+    assert_eq!(world.round().await.unwrap().rows, 3);
+    assert_eq!(world.ids().await, (10..18).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stopped_round_leaves_no_file() {
     let world = World::new(2, true, MEMORY).await;
     let a = world.cluster.create_partition(&world.path, &["a"]).unwrap();
