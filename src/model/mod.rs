@@ -18,7 +18,7 @@ pub use ids::{
     TieringEpoch,
 };
 pub use layout::{BucketLayout, LayoutOrigin};
-pub use offsets::{BucketKey, LakeOffsets, OffsetsFile};
+pub use offsets::{BUCKET_ID_MAX, BucketKey, LakeOffsets, OffsetsFile};
 pub use summary::{BucketProgress, PartitionSummary, RoundOutcome, RoundSummary};
 pub use table::{Partition, Split, StartOffset, TableInfo};
 pub use types::{DataType, Datum, Field, Schema, TypeKind};

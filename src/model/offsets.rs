@@ -58,8 +58,8 @@ pub struct OffsetsFile {
     pub offsets: LakeOffsets,
 }
 
-/// Largest bucket id that an offsets file may name: far above `max.bucket.num`, low enough that one number can't ask for gigabytes.
-const BUCKET_ID_MAX: i32 = 1 << 20;
+/// Bucket ids that an offsets file may name are below it: far above `max.bucket.num`, low enough that one number can't ask for gigabytes.
+pub const BUCKET_ID_MAX: i32 = 1 << 20;
 
 impl OffsetsFile {
     /// The JSON text of F3.1, as compact and in the key order that Java writes.

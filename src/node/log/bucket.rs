@@ -363,14 +363,15 @@ impl BucketLog {
         let mut parts: Vec<Bytes> = Vec::new();
         let mut left = bytes_max;
         for (start, position, end) in segments {
-            let part = self
+            let (part, to_its_end) = self
                 .read_segment(start, position..end, offset, high_watermark, left, whole_first && parts.is_empty())
                 .map_err(ReadError::Storage)?;
-            if part.is_empty() {
-                break;
-            }
             left = left.saturating_sub(part.len());
             parts.push(part);
+            // A batch that was left out ends the answer: a smaller one of the next segment might fit.
+            if !to_its_end {
+                break;
+            }
         }
         Ok(match <[Bytes; 1]>::try_from(parts) {
             Ok([one]) => one,
@@ -378,7 +379,7 @@ impl BucketLog {
         })
     }
 
-    /// Whole batches of the segment at `start`, within its bytes `range`, of at most `bytes_max` bytes.
+    /// Whole batches of the segment at `start`, within its bytes `range`, of at most `bytes_max` bytes; and whether they reach the range's end.
     fn read_segment(
         &self,
         start: i64,
@@ -387,12 +388,12 @@ impl BucketLog {
         high_watermark: i64,
         bytes_max: usize,
         whole_first: bool,
-    ) -> Result<Bytes> {
+    ) -> Result<(Bytes, bool)> {
         let Some((position, first)) = self.find(start, range.clone(), |header| header.next_offset() > offset)? else {
-            return Ok(Bytes::new());
+            return Ok((Bytes::new(), false));
         };
         if first.base_offset >= high_watermark || (first.total_bytes > bytes_max && !whole_first) {
-            return Ok(Bytes::new());
+            return Ok((Bytes::new(), false));
         }
         let wanted = (bytes_max.max(first.total_bytes) as u64).min(range.end - position);
         let mut bytes = self.read_at(start, position, usize::try_from(wanted).unwrap_or(usize::MAX))?;
@@ -405,7 +406,7 @@ impl BucketLog {
             whole += header.total_bytes;
         }
         bytes.truncate(whole);
-        Ok(bytes)
+        Ok((bytes, position + whole as u64 == range.end))
     }
 
     /// First batch within the bytes `range` of the segment at `start` that `wanted` says yes to, and its position.

@@ -68,6 +68,18 @@ async fn batches_come_back_whole_from_the_one_that_holds_the_offset_across_segme
 }
 
 #[tokio::test]
+async fn a_batch_that_does_not_fit_is_not_skipped_for_a_smaller_one_of_the_next_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = store(folder.path(), small()).bucket(id(0)).unwrap();
+    for payload in [252, 552, 152] {
+        append(&log, &batch(-1, -1, 10, payload)).await;
+    }
+    assert_eq!(log.segment_count(), 2);
+    assert_eq!(offsets(log.read(0, 550, true).unwrap()), [0]);
+    assert_eq!(offsets(log.read(0, 1_100, true).unwrap()), [0, 10, 20]);
+}
+
+#[tokio::test]
 async fn everything_is_there_after_a_restart_and_a_torn_tail_is_cut() {
     let folder = tempfile::tempdir().unwrap();
     {

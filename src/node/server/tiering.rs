@@ -14,7 +14,7 @@ use crate::fluss::proto::{
     PbPrepareLakeTableRespForTable, PbTableOffsets, PrepareLakeTableSnapshotRequest, PrepareLakeTableSnapshotResponse,
 };
 use crate::model::{
-    BucketId, BucketKey, CoordinatorEpoch, LakeOffsets, PartitionId, SnapshotId, TableBucket, TableId, TieringEpoch,
+    BUCKET_ID_MAX, BucketId, BucketKey, CoordinatorEpoch, LakeOffsets, PartitionId, SnapshotId, TableBucket, TableId, TieringEpoch,
 };
 use crate::node::snapshots::{Entry, Which};
 use crate::node::tiering::{Heartbeat, Outcomes, Refusal, Report};
@@ -74,6 +74,12 @@ impl Server {
             bucket.log_end_offset.map(|offset| (key, offset))
         });
         let offsets = LakeOffsets(offsets.collect());
+        // A file has a place for every bucket up to the largest: one number must not ask for gigabytes.
+        if let Some((key, _)) = offsets.0.iter().find(|(key, _)| !(0..BUCKET_ID_MAX).contains(&key.bucket.0)) {
+            return Err(
+                Code::UNKNOWN_TABLE_OR_BUCKET.answer(format!("table id `{}` has no bucket `{}`", table.table_id, key.bucket))
+            );
+        }
         // Table id and path are taken on trust, as the real coordinator does; but the path becomes a folder's name.
         let path = table.table_path.into();
         super::ddl::check_path(&path)?;

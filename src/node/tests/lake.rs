@@ -58,6 +58,13 @@ async fn snapshots_are_overlaid_kept_and_forgotten_as_the_real_coordinator_does(
     assert_eq!((snapshot(&stage, Some(1)).await, snapshot(&stage, Some(2)).await.is_ok()), (Err(53), true));
     assert_eq!(snapshot(&stage, None).await, Ok((9, vec![(2, 9)])));
     // Nothing is fenced: a late commit of an older id becomes the newest and, saying nothing, destroys the others with their files.
+    for wrong in [i32::MAX, -1] {
+        assert_eq!(
+            prepare(&stage, id, vec![bucket(wrong, 1)], true).await.error_code,
+            Some(21),
+            "one number may not ask for gigabytes"
+        );
+    }
     let late = prepare(&stage, id, vec![bucket(0, 1)], true).await.lake_table_offsets_path.unwrap();
     commit(&stage, id, 3, &late, None).await;
     assert_eq!(snapshot(&stage, None).await, Ok((3, vec![(0, 1)])));
