@@ -12,6 +12,10 @@ use crate::model::TableInfo;
 use crate::runtime::{Permit, Runtime};
 use crate::source::{FetchBucket, FetchRequest, LogSlice, TableScan};
 
+/// Bytes asked of all buckets in one request, unless one alone asks for more: the answer has to fit into a frame that we take
+/// (256 MiB), also when its first batch is larger than what was asked for.
+const REQUEST_BYTES_MAX: i64 = 64 << 20;
+
 /// What a bucket got, and the memory that it and its rows may take.
 pub(super) struct Slice {
     pub(super) log: LogSlice,
@@ -73,7 +77,7 @@ async fn serve(
         let mut batch = vec![(first, permit)];
         while let Ok(want) = queue.try_recv() {
             bytes += i64::from(want.bucket.bytes_max);
-            let fits = i32::try_from(bytes).is_ok();
+            let fits = bytes <= REQUEST_BYTES_MAX;
             match fits.then(|| runtime.budget.try_acquire(memory(&want.bucket))).flatten() {
                 _ if want.reply.is_closed() => {}
                 Some(permit) => batch.push((want, permit)),

@@ -42,8 +42,9 @@ impl Default for Options {
     }
 }
 
-/// How far the size of one fetch may grow for a batch that does not fit: the largest frame a server sends.
-const BUCKET_BYTES_MAX: i32 = 256 << 20;
+/// How far the size of one fetch may grow for a batch that does not fit: more than a server takes in one batch (100 MiB), and
+/// less than the frame that its answer has to fit into.
+const BUCKET_BYTES_MAX: i32 = 128 << 20;
 
 /// Decoded rows take about this many times their bytes on the wire until decoding tells (zstd; measured 3–4).
 const EXPANSION: usize = 4;

@@ -8,8 +8,9 @@ use super::*;
 use crate::error::Kind;
 use crate::fluss::record::arrow_schema;
 use crate::fluss::table_json::TableDescriptor;
-use crate::model::{BucketId, BucketLayout, DataType, Field, LayoutOrigin, Schema, SchemaId, TablePath, TypeKind};
+use crate::model::{BucketId, BucketLayout, DataType, Field, LayoutOrigin, Partition, Schema, SchemaId, TablePath, TypeKind};
 use crate::source::memory::{Faults, MemoryCluster};
+use crate::source::{FetchRequest, FetchedBucket};
 
 const LAYOUT: BucketLayout = BucketLayout { count: 3, origin: LayoutOrigin::Own };
 
@@ -169,4 +170,58 @@ async fn a_stream_that_is_dropped_gives_its_memory_back() {
     while world.runtime.budget.used() > 0 {
         tokio::task::yield_now().await;
     }
+}
+
+/// Answers every fetch with a refusal and keeps what was asked.
+#[derive(Default)]
+struct Asked(std::sync::Mutex<Vec<i64>>);
+
+#[async_trait::async_trait]
+impl TableScan for Asked {
+    async fn table_info(&self, _: &TablePath) -> Result<TableInfo> {
+        unreachable!()
+    }
+
+    async fn schema(&self, _: &TablePath, _: SchemaId) -> Result<Arc<Schema>> {
+        unreachable!()
+    }
+
+    async fn partitions(&self, _: &TableInfo) -> Result<Vec<Partition>> {
+        unreachable!()
+    }
+
+    async fn end_offsets(&self, _: &TableInfo, _: Option<&Partition>, _: BucketLayout) -> Result<Option<Vec<i64>>> {
+        unreachable!()
+    }
+
+    async fn start_offsets(&self, _: &TableInfo, _: Option<&Partition>, _: BucketLayout) -> Result<Option<Vec<i64>>> {
+        unreachable!()
+    }
+
+    async fn lanes(&self, _: &TableInfo, buckets: &[TableBucket]) -> Result<Vec<Vec<TableBucket>>> {
+        Ok(vec![buckets.to_vec()])
+    }
+
+    async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedBucket>> {
+        self.0.lock().unwrap().push(request.buckets.iter().map(|bucket| i64::from(bucket.bytes_max)).sum());
+        Err(Error::unavailable("no"))
+    }
+
+    fn forget(&self, _: &TablePath) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_never_asks_for_more_than_a_frame_holds() {
+    let world = world(4 << 30);
+    let asked = Arc::new(Asked::default());
+    let splits: Vec<Split> = (0..100).map(|bucket| world.split(bucket, StartOffset::Earliest, 500)).collect();
+    let reader =
+        Reader::new(Arc::<Asked>::clone(&asked), Arc::clone(&world.table), &splits, Options::default(), world.runtime.clone());
+    let reader = reader.await.unwrap();
+    for failed in futures::future::join_all(splits.iter().map(|split| ids(reader.open(split).unwrap()))).await {
+        assert_eq!(failed.unwrap_err().kind(), Kind::Unavailable);
+    }
+    let asked = asked.0.lock().unwrap();
+    assert_eq!(asked.iter().sum::<i64>(), 100 * (4 << 20));
+    assert!(asked.iter().all(|bytes| *bytes <= 64 << 20), "{asked:?}");
 }
