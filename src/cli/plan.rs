@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
 use crate::mapping::{BucketDrift, bucket_drift, is_lake_enabled};
 use crate::model::{BucketLayout, LakeOffsets, SnapshotId, TableId, TablePath};
-use crate::plan::{self, gather, splits};
+use crate::plan::{gather, splits};
 use crate::round::{RoundContext, open_lake};
 use crate::runtime::Runtime;
 use crate::source::LedgerState;
