@@ -12,7 +12,7 @@ use super::{Base, CommitOutcome, DataFiles, RoundWork};
 use crate::error::{Error, Kind, Result};
 use crate::lake::{CommitFacts, Delta, Published, Staged};
 use crate::model::{OffsetsFile, RoundId, SnapshotId};
-use crate::paimon::{BinaryRow, Snapshot, TableOptions};
+use crate::paimon::{BinaryRow, Snapshot, TableOptions, TableSchema};
 use crate::runtime::{Backoff, BackoffOptions};
 use crate::source::Lease;
 
@@ -256,7 +256,7 @@ impl<'a> Round<'a> {
     /// 5b and the lists of 5c.
     async fn build(&mut self, parent: Option<&Snapshot>, path: &str) -> Result<(Snapshot, Staged)> {
         let lake = &self.context.lake;
-        self.check_conflicts(parent).await?;
+        let schema_id = self.check_conflicts(parent).await?;
         let delta = match &self.delta {
             Some(delta) => delta,
             // It does not depend on the newest snapshot, so one does for all attempts (P8.1).
@@ -264,11 +264,12 @@ impl<'a> Round<'a> {
         };
         // Who lost a race has no time for merging (P4.7).
         let staged = lake.stage(parent, delta, self.attempts == 0).await?;
-        Ok((staged.snapshot(parent, self.facts(path).await?), staged))
+        Ok((staged.snapshot(parent, self.facts(path, schema_id)?), staged))
     }
 
-    /// 5b (P8.5): the lake table is the same, and no partition gets a second bucket total.
-    async fn check_conflicts(&self, newest: Option<&Snapshot>) -> Result<()> {
+    /// 5b (P8.5): the lake table is the same, its files still lie the same way, and no partition gets a second bucket total.
+    /// Returns the newest schema id.
+    async fn check_conflicts(&self, newest: Option<&Snapshot>) -> Result<i64> {
         let (lake, table) = (&self.context.lake, &self.context.table.path);
         if lake.schema_zero().await?.time_ms != self.base.born_ms {
             return Err(Error::stale(format!(
@@ -276,10 +277,18 @@ impl<'a> Round<'a> {
                 lake.location()
             )));
         }
-        let Some(newest) = newest.filter(|_| !self.totals.is_empty()) else { return Ok(()) };
+        let schema_id = lake.newest_schema_id().await?;
+        if schema_id != lake.schema().id {
+            let schema = lake.load_schema(schema_id).await?;
+            TableOptions::parse(&schema)?;
+            if let Some(what) = layout_change(lake.schema(), &schema) {
+                return Err(Error::stale(format!("{what} of the lake table of `{table}` changed since this round looked")));
+            }
+        }
+        let Some(newest) = newest.filter(|_| !self.totals.is_empty()) else { return Ok(schema_id) };
         let touched: BTreeSet<BinaryRow> = self.totals.keys().cloned().collect();
         let live = lake.live_partitions(newest, Some(&touched)).await?;
-        let Some((partition, theirs, ours)) = mixed_totals(&live, &self.totals) else { return Ok(()) };
+        let Some((partition, theirs, ours)) = mixed_totals(&live, &self.totals) else { return Ok(schema_id) };
         let folder = crate::paimon::path::partition_path(lake.schema(), &partition)?;
         let theirs: Vec<String> = theirs.iter().map(i32::to_string).collect();
         Err(Error::data(format!(
@@ -291,11 +300,11 @@ impl<'a> Round<'a> {
     }
 
     /// What the snapshot says beyond its lists, in this attempt.
-    async fn facts(&self, path: &str) -> Result<CommitFacts> {
+    fn facts(&self, path: &str, schema_id: i64) -> Result<CommitFacts> {
         let properties =
             Properties { path, offsets: &self.offsets, round: self.work.round, base: self.base.id, epoch: self.work.tiering_epoch };
         Ok(CommitFacts {
-            schema_id: self.context.lake.newest_schema_id().await?,
+            schema_id,
             user: COMMIT_USER.to_owned(),
             identifier: COMMIT_IDENTIFIER,
             kind: "APPEND".to_owned(),
@@ -381,6 +390,23 @@ enum Found {
     Ours(i64),
 }
 
+/// What tells where rows lie and has changed. New columns and another bucket count for partitions to come are fine: files carry
+/// their own schema id and total.
+fn layout_change(before: &TableSchema, after: &TableSchema) -> Option<&'static str> {
+    let unaware = |schema: &TableSchema| schema.option("bucket").is_none_or(|bucket| bucket.trim() == "-1");
+    if before.partition_keys != after.partition_keys {
+        Some("the partition keys")
+    } else if before.primary_keys != after.primary_keys {
+        Some("the primary key")
+    } else if before.option("bucket-key") != after.option("bucket-key") {
+        Some("the option `bucket-key`")
+    } else if unaware(before) != unaware(after) {
+        Some("the option `bucket`")
+    } else {
+        None
+    }
+}
+
 /// What snapshot N says after it was recorded (commit.md 6).
 fn after_record(seen: Option<&Seen>, id: i64, newest: i64, work: &RoundWork) -> Option<Fault> {
     let (round, rows) = (work.round, work.rows());
@@ -418,6 +444,26 @@ mod tests {
         assert_eq!(verdict(3, 2), Some(Fault::RolledBack { snapshot: 3, newest: 2, round: round(9), rows: 0 }));
         // Others went on, and it expired.
         assert_eq!(verdict(3, 4), None);
+    }
+
+    #[test]
+    fn a_change_of_where_rows_lie_is_named_and_a_rescale_is_none() {
+        let schema = |options: &[(&str, &str)]| TableSchema {
+            id: 0,
+            fields: vec![],
+            highest_field_id: -1,
+            partition_keys: vec!["day".into()],
+            primary_keys: vec![],
+            options: options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            comment: None,
+            time_ms: 0,
+        };
+        let before = schema(&[("bucket", "2"), ("bucket-key", "id")]);
+        assert_eq!(layout_change(&before, &schema(&[("bucket", "4"), ("bucket-key", "id"), ("write-only", "true")])), None);
+        assert_eq!(layout_change(&before, &schema(&[("bucket", "2"), ("bucket-key", "name")])), Some("the option `bucket-key`"));
+        assert_eq!(layout_change(&before, &schema(&[("bucket-key", "id")])), Some("the option `bucket`"));
+        let keys = TableSchema { partition_keys: vec![], ..before.clone() };
+        assert_eq!(layout_change(&before, &keys), Some("the partition keys"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use lakeward::model::{LakeOffsets, SnapshotId};
 use lakeward::runtime::FailAction;
 use lakeward::source::{LEASE_TRUSTED, Lease, LedgerRecord, memory};
 use lakeward::storage::{self, Fault};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::audit::{each_row_once, surplus, we_never_doubled};
@@ -645,6 +646,51 @@ fn where_consumers_expire_a_look_with_nothing_to_tier_writes_the_standing_pin_ag
             assert_eq!(world.pins().await.len(), 1);
             assert_eq!(*written.lock().unwrap(), expected);
         }
+    });
+}
+
+/// Java does not pin: what it made can be gone before a slow round of ours looks.
+async fn java_commits_and_expires(world: &World) {
+    java_round(world, 0).await;
+    world.foreign_commit().await;
+    world.foreign_commit().await;
+    world.expire(1).await;
+}
+
+#[test]
+fn a_round_that_slept_while_a_java_commit_expired_is_stale() {
+    for_seeds("slept after recovery", 1, |seed| async move {
+        let world = World::new(seed, false).await;
+        some_rows(&world).await;
+        let wake = Arc::new(Notify::new());
+        let mut slow = Service::healthy(&world);
+        slow.stall_after_recovery = Some(Arc::clone(&wake));
+        let round = tokio::spawn(async move { slow.round().await });
+        world.sleep(1).await;
+        java_commits_and_expires(&world).await;
+        wake.notify_one();
+        let error = round.await.unwrap().unwrap_err();
+        assert!(error.kind() == Kind::Stale && error.to_string().contains("has expired"), "{}", error.chain());
+        append_somewhere(&world).await;
+        heals(&world).await;
+    });
+}
+
+#[test]
+fn a_missing_id_is_believed_only_if_k_is_the_same_again() {
+    for_seeds("slept after K", 1, |seed| async move {
+        let world = World::new(seed, false).await;
+        some_rows(&world).await;
+        let wake = Arc::new(Notify::new());
+        let mut slow = Service::healthy(&world);
+        slow.stall_after_k = Some(Arc::clone(&wake));
+        let round = tokio::spawn(async move { slow.round().await });
+        world.sleep(1).await;
+        java_commits_and_expires(&world).await;
+        wake.notify_one();
+        assert_eq!(round.await.unwrap().unwrap(), NOTHING);
+        append_somewhere(&world).await;
+        heals(&world).await;
     });
 }
 

@@ -1,17 +1,21 @@
 //! A Lakeward reduced to its commit stage: recovers, reads ends, writes one text file per bucket, commits.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use lakeward::commit::{self, CommitContext, CommitOutcome, DataFiles, Options, RoundWork};
 use lakeward::error::{Error, Kind, Result};
 use lakeward::lake::LakeTable;
-use lakeward::model::{BucketLayout, LakeOffsets, Partition, RoundId, SnapshotId, TableBucket, TableInfo};
+use lakeward::model::{
+    BucketLayout, LakeOffsets, OffsetsFile, Partition, RoundId, SnapshotId, TableBucket, TableId, TableInfo, TablePath,
+};
 use lakeward::paimon::{BinaryRow, DataFile, EntryKind, ManifestEntry, SimpleStats, path};
 use lakeward::runtime::{FailPoints, Runtime};
 use lakeward::source::memory::{self, MemoryService};
-use lakeward::source::{Lease, TableScan};
+use lakeward::source::{LakeLedger, Lease, LedgerRecord, LedgerState, TableScan};
 use lakeward::storage::{self, Store};
+use tokio::sync::Notify;
 
 use super::world::{ROOT, World};
 
@@ -24,6 +28,10 @@ pub(crate) struct Service {
     cluster: Arc<MemoryService>,
     pub(crate) options: Options,
     pub(crate) lease: Option<Lease>,
+    /// Its first read of K is followed by a stall until this is told.
+    pub(crate) stall_after_k: Option<Arc<Notify>>,
+    /// A stall between recovery and commit.
+    pub(crate) stall_after_recovery: Option<Arc<Notify>>,
 }
 
 /// How a round ended well.
@@ -47,6 +55,8 @@ impl Service {
             cluster: Arc::new(world.cluster.service(cluster)),
             options: Options::default(),
             lease: None,
+            stall_after_k: None,
+            stall_after_recovery: None,
             world: world.clone(),
         }
     }
@@ -65,12 +75,15 @@ impl Service {
         let context = CommitContext {
             table: Arc::clone(&table),
             lake: Arc::clone(&lake),
-            ledger: Arc::clone(&self.cluster) as _,
+            ledger: Arc::new(Stalling { inner: Arc::clone(&self.cluster), stall: Mutex::new(self.stall_after_k.clone()) }),
             scan: Arc::clone(&self.cluster) as _,
             runtime: self.runtime.clone(),
             options: self.options,
         };
         let base = commit::recover(&context).await?;
+        if let Some(stall) = &self.stall_after_recovery {
+            stall.notified().await;
+        }
         let mut work = RoundWork {
             round: RoundId(self.runtime.rng.uuid()),
             started_ms,
@@ -138,6 +151,36 @@ impl Service {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// A ledger whose first answer about K is old when it is used.
+struct Stalling {
+    inner: Arc<MemoryService>,
+    stall: Mutex<Option<Arc<Notify>>>,
+}
+
+#[async_trait]
+impl LakeLedger for Stalling {
+    async fn latest(&self, path: &TablePath) -> Result<LedgerState> {
+        let state = self.inner.latest(path).await?;
+        let stall = self.stall.lock().unwrap().take();
+        if let Some(stall) = stall {
+            stall.notified().await;
+        }
+        Ok(state)
+    }
+
+    async fn prepare(&self, table: TableId, path: &TablePath, offsets: &LakeOffsets) -> Result<String> {
+        self.inner.prepare(table, path, offsets).await
+    }
+
+    async fn offsets_file(&self, path: &str) -> Result<Option<OffsetsFile>> {
+        self.inner.offsets_file(path).await
+    }
+
+    async fn record(&self, record: LedgerRecord) -> Result<()> {
+        self.inner.record(record).await
     }
 }
 
