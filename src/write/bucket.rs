@@ -382,6 +382,8 @@ impl BucketWriter {
 }
 
 /// Encodes `batches` as a row group; a file starts when there is no `encoder`.
+///
+/// No method: a writer that is borrowed is not `Send` (uploads are not `Sync`), and rounds run on any thread.
 async fn encode_group(
     context: &WriteContext,
     encoder: Option<FileEncoder>,

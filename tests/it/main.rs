@@ -15,6 +15,8 @@ mod conformance;
 #[cfg(test)]
 mod flow;
 #[cfg(test)]
+mod rounds;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tidy;

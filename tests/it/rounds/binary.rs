@@ -1,0 +1,91 @@
+//! The binary that `cargo test` built, as a user runs it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+/// The binary with these arguments, without fail points.
+fn lakeward(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lakeward"));
+    command.args(args).env_remove("LAKEWARD_FAIL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// How it ended, and what it said.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Exit code; `None` when a signal killed it.
+    pub(super) code: Option<i32>,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+impl Ended {
+    /// Each line of stdout as JSON.
+    pub(super) fn json(&self) -> Vec<serde_json::Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// Runs it to its end; `fail` = its fail points.
+pub(super) async fn run(args: &[&str], fail: Option<String>) -> Ended {
+    let mut command = lakeward(args);
+    if let Some(fail) = fail {
+        command.env("LAKEWARD_FAIL", fail);
+    }
+    tokio::task::spawn_blocking(move || command.output().unwrap().into()).await.unwrap()
+}
+
+/// It runs; dropped, it is killed as by SIGKILL.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// Starts it; stderr goes nowhere.
+    pub(super) fn start(args: &[&str]) -> Self {
+        let mut child = lakeward(args).stderr(Stdio::null()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
+    }
+
+    /// Its next line; `None` = it has closed stdout.
+    pub(super) fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let bytes = self.stdout.read_line(&mut line).unwrap();
+        (bytes > 0).then(|| line.trim_end().to_owned())
+    }
+
+    pub(super) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Its exit code, once it has ended by itself.
+    pub(super) fn wait(mut self) -> Option<i32> {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        self.child.wait().unwrap().code()
+    }
+
+    /// SIGKILL.
+    pub(super) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

@@ -1,0 +1,103 @@
+//! A table whose bucket count changes: each partition keeps the one it was made with.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+
+use arrow_array::RecordBatch;
+use lakeward::fluss::bucket::{BucketFunction, buckets_of};
+use lakeward::model::{BucketLayout, TableInfo, TypeKind};
+
+use super::*;
+
+/// What changes of a file when anybody touches it.
+fn identity(file: &LakeFile) -> (String, u64, u64, (i64, i64)) {
+    let meta = std::fs::metadata(&file.place).unwrap();
+    (file.entry.file.file_name.clone(), meta.ino(), meta.len(), (meta.mtime(), meta.mtime_nsec()))
+}
+
+fn assert_each_row_is_in_its_bucket(table: &TableInfo, files: &[LakeFile]) {
+    let function = BucketFunction::of(table).unwrap();
+    for file in files {
+        let key = file.rows.column_by_name("id").unwrap();
+        let buckets = buckets_of(function, &[(&TypeKind::BigInt, key)], file.entry.total_buckets).unwrap();
+        assert!(buckets.iter().all(|bucket| *bucket == file.entry.bucket), "{:?}", file.place);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_of_two_four_and_three_buckets_are_tiered_side_by_side() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..200, "a").await;
+    assert_eq!(stage.tier().await, [Some(1)]);
+    let first = stage.files(&path).await;
+    assert_eq!(ids(&first), Vec::from_iter(0..200));
+    let untouched: Vec<_> = first.iter().map(identity).collect();
+    assert_eq!(untouched.len(), 2, "one file per bucket");
+
+    stage.admin.alter_bucket_count(&path, 4).await.unwrap();
+    stage.append(&path, 200..400, "b").await;
+    stage.admin.alter_bucket_count(&path, 3).await.unwrap();
+    stage.append(&path, 400..600, "c").await;
+    stage.append(&path, 600..700, "a").await;
+    stage.append(&path, 700..800, "b").await;
+    assert_eq!(stage.tier().await, [Some(2)]);
+
+    let files = stage.files(&path).await;
+    let counts: Vec<_> = totals(&files).into_iter().collect();
+    assert_eq!(counts, [("day=a", 2), ("day=b", 4), ("day=c", 3)].map(|(day, total)| (day.to_owned(), BTreeSet::from([total]))));
+    let now: BTreeSet<_> = files.iter().map(identity).collect();
+    assert!(untouched.iter().all(|file| now.contains(file)), "old files were touched");
+    assert_eq!(ids(&files), Vec::from_iter(0..800));
+    let table = stage.info(&path).await;
+    assert_each_row_is_in_its_bucket(&table, &files);
+    for (day, expected) in
+        [("day=a", all(&[0..200, 600..700])), ("day=b", all(&[200..400, 700..800])), ("day=c", Vec::from_iter(400..600))]
+    {
+        let mut found: Vec<i64> = files.iter().filter(|file| file.partition == day).flat_map(LakeFile::ids).collect();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{day}");
+    }
+    assert_eq!(stage.lake(&path).await.schema().option("bucket"), Some("3"));
+    let layouts: Vec<_> = stage
+        .admin
+        .partitions(&path)
+        .await
+        .unwrap()
+        .iter()
+        .map(|partition| BucketLayout::of(&table, Some(partition)).unwrap().count)
+        .collect();
+    assert_eq!(layouts.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from([2, 3, 4]));
+    // Sequence numbers of a bucket go on where its older file ended.
+    for bucket in 0..2 {
+        let mut ranges: Vec<_> = files
+            .iter()
+            .filter(|file| file.partition == "day=a" && file.entry.bucket == bucket)
+            .map(|file| (file.entry.file.min_sequence_number, file.entry.file.max_sequence_number))
+            .collect();
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "{ranges:?}");
+    }
+    assert_eq!(stage.tier().await, [None]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_without_bucket_key_stays_bucket_unaware_over_a_rescale() {
+    let stage = Stage::new().await;
+    let mut table = orders();
+    table.bucket_keys.clear();
+    let path = stage.table("loose", &table).await;
+    stage.append(&path, 0..50, "a").await;
+    stage.append(&path, 50..100, "a").await;
+    stage.admin.alter_bucket_count(&path, 5).await.unwrap();
+    stage.append(&path, 100..150, "b").await;
+    assert_eq!(stage.tier().await, [Some(1)]);
+    stage.append(&path, 150..200, "b").await;
+    assert_eq!(stage.tier().await, [Some(2)]);
+    let files = stage.files(&path).await;
+    assert!(files.iter().all(|file| (file.entry.bucket, file.entry.total_buckets) == (0, -1)));
+    assert_eq!(ids(&files), Vec::from_iter(0..200));
+    assert_eq!(stage.lake(&path).await.schema().option("bucket"), Some("-1"));
+    let rows: usize = files.iter().map(|file| RecordBatch::num_rows(&file.rows)).sum();
+    assert_eq!(rows, 200);
+}
