@@ -180,6 +180,15 @@ impl<'a> Arrays<'a> {
         }
     }
 
+    /// The next buffer without its padding: arrow panics on one that is no whole number of values.
+    fn sized_buffer(&mut self, bytes: Option<usize>) -> Result<Buffer> {
+        let buffer = self.next_buffer()?;
+        match bytes.filter(|bytes| *bytes <= buffer.len()) {
+            Some(bytes) => Ok(buffer.slice_with_length(0, bytes)),
+            None => Err(wrong(format!("has a buffer of `{}` bytes where `{bytes:?}` are wanted", buffer.len()))),
+        }
+    }
+
     /// The next column, of `rows` rows.
     pub(super) fn column(&mut self, field: &Field, rows: usize) -> Result<ArrayRef> {
         let data = self.data(field.data_type(), Some(rows)).map_err(|error| error.context(format!("column `{}`", field.name())))?;
@@ -191,23 +200,34 @@ impl<'a> Arrays<'a> {
         if rows.is_some_and(|rows| rows != length) || null_count > length {
             return Err(wrong(format!("has a node of `{length}` rows and `{null_count}` nulls where `{rows:?}` rows are wanted")));
         }
-        let validity = self.next_buffer()?;
+        let bits = length.div_ceil(8);
+        let validity = if null_count > 0 { Some(self.sized_buffer(Some(bits))?) } else { self.next_buffer().map(|_| None)? };
         let mut builder = ArrayData::builder(data_type.clone())
             .len(length)
-            .null_bit_buffer((null_count > 0).then_some(validity))
+            .null_bit_buffer(validity)
             // A copy where a buffer happens to start at an odd address: batches lie anywhere in a response.
             .align_buffers(true);
+        let offsets = if length == 0 { Some(0) } else { length.checked_add(1).and_then(|offsets| offsets.checked_mul(4)) };
         match data_type {
-            DataType::Utf8 | DataType::Binary => builder = builder.add_buffer(self.next_buffer()?).add_buffer(self.next_buffer()?),
+            DataType::Utf8 | DataType::Binary => {
+                builder = builder.add_buffer(self.sized_buffer(offsets)?).add_buffer(self.next_buffer()?);
+            }
             DataType::List(child) | DataType::Map(child, _) => {
-                builder = builder.add_buffer(self.next_buffer()?).add_child_data(self.data(child.data_type(), None)?);
+                builder = builder.add_buffer(self.sized_buffer(offsets)?).add_child_data(self.data(child.data_type(), None)?);
             }
             DataType::Struct(children) => {
                 for child in children {
                     builder = builder.add_child_data(self.data(child.data_type(), Some(length))?);
                 }
             }
-            _ => builder = builder.add_buffer(self.next_buffer()?),
+            DataType::Boolean => builder = builder.add_buffer(self.sized_buffer(Some(bits))?),
+            other => {
+                let width = match other {
+                    DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
+                    other => other.primitive_width(),
+                };
+                builder = builder.add_buffer(self.sized_buffer(width.and_then(|width| length.checked_mul(width)))?);
+            }
         }
         // Full validation: offsets in order and in bounds, UTF-8.
         builder.build().map_err(|source| wrong("holds a broken column").with_source(source))

@@ -286,6 +286,29 @@ fn a_decompressed_length_out_of_all_proportion_is_refused_before_it_allocates() 
     }
 }
 
+/// Regression: arrow panics on a buffer whose length is no whole number of values.
+#[test]
+fn no_wrong_byte_in_the_metadata_panics() {
+    let all = described();
+    for file in all["files"].as_array().unwrap() {
+        let name = file["file"].as_str().unwrap();
+        if !["log-arrow-v0-scalars-none.bin", "log-arrow-v0-many-zstd.bin", "log-arrow-v0-nested.bin"].contains(&name) {
+            continue;
+        }
+        let (schema, good) = (schema_of(1, &file["schema"]), fixture(name));
+        let metadata = 56 + usize::try_from(i32::from_le_bytes(good[52..56].try_into().unwrap())).unwrap();
+        for at in 48..metadata {
+            for value in [0, 13, 255] {
+                let mut bytes = good.clone();
+                bytes[at] = value;
+                let raw = batches(bytes.into()).next().unwrap().unwrap();
+                drop(raw.decode(LogFormat::Arrow, &schema, BUCKET));
+                drop(project(&raw, &schema, &schema, &[0, 2]));
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
