@@ -48,7 +48,9 @@ fn start(args: &Args) -> Result<(tokio::runtime::Runtime, Runtime), End> {
         .enable_all()
         .build()
         .map_err(|source| Error::internal("start the async runtime").with_source(source))?;
-    Ok((tokio, Runtime::system(threads_default(), memory_default())?))
+    let memory = memory_default();
+    // A quarter is set aside for what encoders, uploads and manifest scans take; the rest is for rows in flight.
+    Ok((tokio, Runtime::system(threads_default(), memory - memory / 4)?))
 }
 
 /// Runs the command until it ends or a signal comes: the first asks it to hand back and end, a second ends it at once.
