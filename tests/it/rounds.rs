@@ -9,6 +9,7 @@ mod edges;
 mod rescale;
 mod rivals;
 mod types;
+mod volume;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -1,1 +1,84 @@
-//! To come.
+//! What a user types against a running node, and the exit codes that come back. More in `cli`.
+
+use serde_json::json;
+
+use super::binary::{Running, run};
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_run_has_nothing_to_do_and_makes_no_snapshot() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..60, "a").await;
+    let address = stage.address();
+    let tier = ["run", "--server", &address, "--once", "--json"];
+    let first = run(&tier, None).await;
+    assert_eq!((first.code, &first.json()[0]["outcome"]), (Some(0), &json!({"committed": {"snapshot": 1}})), "{first:?}");
+    let second = run(&tier, None).await;
+    assert_eq!((second.code, &second.json()[0]["outcome"]), (Some(0), &json!("idle")), "{second:?}");
+    assert_eq!(second.json().len(), 1, "once means once, also where a table is due again at once");
+    assert_eq!(stage.newest(&path).await.map(|snapshot| snapshot.id), Some(1));
+
+    // Text is for people: a line per round, nothing else on stdout.
+    stage.append(&path, 60..100, "b").await;
+    let third = run(&tier[..4], None).await;
+    assert_eq!(third.code, Some(0), "{third:?}");
+    assert!(third.stdout.starts_with("demo.orders: snapshot 2: 40 rows in 2 files, ") && third.stdout.lines().count() == 1);
+    let planned = run(&["plan", "--server", &address, "--json"], None).await;
+    let report = &planned.json()[0];
+    assert_eq!((&report["known_snapshot"], &report["splits"], &report["faults"]), (&json!(2), &json!(0), &json!([])));
+    let inspected = run(&["inspect", &stage.lake(&path).await.location(), "--json"], None).await;
+    assert_eq!(inspected.code, Some(0), "{inspected:?}");
+    let report = &inspected.json()[0];
+    assert_eq!((&report["snapshot"]["total_rows"], &report["schema"]["options"]["bucket"]), (&json!(100), &json!("2")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_fail_decide_the_exit_code_and_do_not_hinder_the_others() {
+    let stage = Stage::new().await;
+    let mut other_format = orders();
+    other_format.custom_properties.insert("paimon.file.format".into(), "orc".into());
+    let refused = stage.table("a_refused", &other_format).await;
+    let fine = stage.table("b_fine", &orders()).await;
+    for path in [&refused, &fine] {
+        stage.append(path, 0..30, "a").await;
+    }
+    let address = stage.address();
+    let tier = ["run", "--server", &address, "--once"];
+    let ended = run(&tier, None).await;
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+    for said in ["error: 1 of 2 tables could not be tiered", "`demo.a_refused`", "file.format", "orc"] {
+        assert!(ended.stderr.contains(said), "`{said}` is not in: {}", ended.stderr);
+    }
+    assert_eq!(stage.ids(&fine).await, Vec::from_iter(0..30));
+    let planned = run(&["plan", "--server", &address, "--json"], None).await;
+    assert_eq!(planned.code, Some(4), "{planned:?}");
+    let reports = planned.json();
+    assert_eq!((&reports[0]["faults"][0]["kind"], &reports[1]["faults"]), (&json!("unsupported"), &json!([])));
+
+    // A lake table that is gone is a data fault, which is graver.
+    let moved = stage.table("c_moved", &orders()).await;
+    stage.append(&moved, 0..30, "a").await;
+    let lake = stage.lake(&moved).await;
+    std::fs::remove_dir_all(lake.store().local_root().unwrap().join(lake.root())).unwrap();
+    let ended = run(&tier, None).await;
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    for said in ["error: 2 of 3 tables could not be tiered", "`demo.c_moved`", "is missing in", "hint: "] {
+        assert!(ended.stderr.contains(said), "`{said}` is not in: {}", ended.stderr);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_asked_to_stop_hands_its_table_back() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..60, "a").await;
+    let address = stage.address();
+    let mut running = Running::start(&["run", "--server", &address, "--once", "--wait", "1h"]);
+    assert!(running.line().unwrap().starts_with("demo.orders: snapshot 1"));
+    running.signal("TERM");
+    assert_eq!(tokio::task::spawn_blocking(|| running.wait()).await.unwrap(), Some(143));
+    // The node's lease is 2 minutes: the table is free because it was handed back.
+    stage.append(&path, 60..100, "a").await;
+    assert_eq!(stage.tier().await, [Some(2)]);
+}
