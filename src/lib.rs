@@ -15,7 +15,7 @@
 //! snapshots with what the coordinator knows, records what that has missed, and so finds the base, the offsets up to which
 //! rows are in the lake. [`plan`] asks for partitions and log ends and cuts the rest into splits, an offset range per bucket,
 //! each with the bucket layout of its own partition. [`read`] fetches and decodes them within a memory budget, [`mapping`]
-//! gives the rows the lake's columns, [`write`] buffers them per bucket and encodes Parquet files late. [`commit`] then publishes one
+//! gives the rows the lake's columns, [`mod@write`] buffers them per bucket and encodes Parquet files late. [`commit`] then publishes one
 //! snapshot by create-if-absent, if nobody from Fluss has committed since the base, and records it in Fluss. Whatever dies on
 //! the way, the next round finds what it needs in the lake: the snapshot itself carries offsets and round id.
 //!

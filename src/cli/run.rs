@@ -20,7 +20,11 @@ pub(super) async fn run(args: &Run, runtime: Runtime, output: &mut Output) -> Re
             .with_hint("use `lakeward run --once`")
             .into());
     }
-    let (_, service) = service(&args.server, &runtime).await?;
+    let (_, service) = tokio::select! {
+        found = service(&args.server, &runtime) => found?,
+        // Nothing is held yet.
+        () = runtime.shutdown.cancelled() => return Ok(()),
+    };
     let mut closed = None;
     let mut on_round = |summary: &RoundSummary| {
         let printed = if args.json { output.json(summary) } else { output.data(&line(summary)) };

@@ -130,7 +130,13 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
                     () = runtime.clock.sleep(pause) => {}
                     () = claim.lease.lost().cancelled() => {}
                 }
-                continue;
+                if !claim.lease.lost().is_cancelled() {
+                    continue;
+                }
+                if !runtime.shutdown.is_cancelled() {
+                    return Ok(Ok(None));
+                }
+                heart.report(held, Report::ForceFinished).await?;
             }
             Next::Hold => heart.report(held, Report::Finished).await?,
             Next::Report(report) => {
