@@ -42,6 +42,8 @@ impl Bounds {
         let seen = match kind {
             // Whatever the mode: the file's own statistics depend on whether there is a NaN.
             TypeKind::Float | TypeKind::Double => Seen::Float { range: None, nan: false },
+            // Whatever the mode: a value of too many digits would be cut to the bytes that the precision has.
+            TypeKind::Decimal { .. } => Seen::Decimal(None),
             _ if matches!(mode, StatsMode::None | StatsMode::Counts) || is_int96(kind) => Seen::Nothing,
             TypeKind::Boolean
             | TypeKind::TinyInt
@@ -52,7 +54,6 @@ impl Bounds {
             | TypeKind::Time { .. }
             | TypeKind::Timestamp { .. }
             | TypeKind::TimestampLtz { .. } => Seen::Int(None),
-            TypeKind::Decimal { .. } => Seen::Decimal(None),
             TypeKind::Char { .. } | TypeKind::VarChar { .. } | TypeKind::String => Seen::Text(None),
             _ => Seen::Nothing,
         };
@@ -62,13 +63,20 @@ impl Bounds {
     /// Adds an array of the column's Arrow type.
     ///
     /// # Errors
-    /// `Internal` when the array has another type.
+    /// `Internal` when the array has another type; `Data` names a decimal of more digits than its type has.
     pub(super) fn add(&mut self, array: &ArrayRef) -> Result<()> {
         self.nulls += i64::try_from(array.null_count()).unwrap_or(i64::MAX);
         match &mut self.seen {
             Seen::Nothing => {}
             Seen::Int(range) => widen(range, int_range(&self.kind, array)?),
-            Seen::Decimal(range) => widen(range, range_of::<Decimal128Type, _>(array, |value| value)?),
+            Seen::Decimal(range) => {
+                let found = range_of::<Decimal128Type, _>(array, |value| value)?;
+                if let Some((min, max)) = found {
+                    check_digits(&self.kind, min)?;
+                    check_digits(&self.kind, max)?;
+                }
+                widen(range, found);
+            }
             Seen::Float { range, nan } => {
                 let found = if self.kind == TypeKind::Float {
                     float_range::<Float32Type>(array, f64::from, nan)?
@@ -149,6 +157,16 @@ impl Bounds {
         #[expect(clippy::cast_possible_truncation, reason = "a FLOAT column's values were widened from f32")]
         let narrow = value as f32;
         Some(if self.kind == TypeKind::Float { Datum::Float(narrow) } else { Datum::Double(value) })
+    }
+}
+
+/// Parquet's writer cuts what does not fit, without a word.
+fn check_digits(kind: &TypeKind, unscaled: i128) -> Result<()> {
+    match kind {
+        TypeKind::Decimal { precision, scale } if unscaled.unsigned_abs() >= 10_u128.saturating_pow(u32::from(*precision)) => {
+            Err(Error::data(format!("the unscaled value `{unscaled}` has more digits than DECIMAL({precision}, {scale})")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -294,6 +312,8 @@ mod tests {
         Some(i64::try_from(values.iter().filter(|value| value.is_none()).count()).unwrap())
     }
 
+    const DIGITS_38: i128 = 10_i128.pow(38) - 1;
+
     proptest! {
         #[test]
         fn integers_have_exact_bounds(values: Vec<Option<i64>>) {
@@ -319,7 +339,7 @@ mod tests {
         }
 
         #[test]
-        fn decimals_have_exact_bounds(values: Vec<Option<i128>>) {
+        fn decimals_have_exact_bounds(values in prop::collection::vec(prop::option::of(-DIGITS_38..=DIGITS_38), 0..40)) {
             let kind = TypeKind::Decimal { precision: 38, scale: 4 };
             let stats = seen(&kind, &values, |chunk| Arc::new(Decimal128Array::from(chunk.to_vec())));
             let datum = |unscaled: &i128| Datum::Decimal { unscaled: *unscaled, precision: 38, scale: 4 };
@@ -353,6 +373,21 @@ mod tests {
             prop_assert_eq!(cut.null_count, nulls(&values));
             if let (Some(Datum::String(min)), Some(Datum::String(max))) = (cut.min, cut.max) {
                 prop_assert!(present().all(|value| min.as_bytes() <= value.as_bytes() && value.as_bytes() <= max.as_bytes()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_decimal_of_too_many_digits_is_refused_in_every_mode() {
+        let kind = TypeKind::Decimal { precision: 9, scale: 2 };
+        let add = |mode, value| {
+            let array: ArrayRef = Arc::new(Decimal128Array::from(vec![Some(1), None, Some(value)]));
+            Bounds::new(&kind, mode).add(&array).map_err(|error| error.kind())
+        };
+        for mode in [StatsMode::None, StatsMode::Counts, StatsMode::Full] {
+            assert_eq!(add(mode, -999_999_999), Ok(()));
+            for wrong in [1_000_000_000, -1_000_000_000, 1 << 32, i128::MIN] {
+                assert_eq!(add(mode, wrong), Err(crate::error::Kind::Data), "{wrong}");
             }
         }
     }

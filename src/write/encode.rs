@@ -212,7 +212,7 @@ impl Column {
     fn encode(mut self, batches: &[RecordBatch]) -> Result<EncodedColumn> {
         let arrays: Vec<&ArrayRef> = batches.iter().filter_map(|batch| batch.columns().get(self.index)).collect();
         for array in &arrays {
-            self.bounds.add(array)?;
+            self.bounds.add(array).map_err(|error| error.context(format!("column `{}`", self.field.name())))?;
         }
         let chunk = match self.sink {
             Sink::Arrow(mut writer) => {
