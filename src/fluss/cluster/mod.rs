@@ -74,6 +74,11 @@ impl Cluster {
         if bootstrap.is_empty() {
             return Err(Error::invalid("no bootstrap server is given").with_hint("name one as HOST:PORT"));
         }
+        let is_address =
+            |text: &str| text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        if let Some(wrong) = bootstrap.iter().find(|address| !is_address(address)) {
+            return Err(Error::invalid(format!("`{wrong}` is no address of a server")).with_hint("name one as HOST:PORT"));
+        }
         let cluster = Self(Arc::new(Inner {
             bootstrap: bootstrap.to_vec(),
             options,

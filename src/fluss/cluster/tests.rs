@@ -38,6 +38,14 @@ fn partition(id: i64, leaders: &[Option<i32>]) -> PbPartitionMetadata {
 }
 
 #[tokio::test]
+async fn what_is_no_address_is_a_fault_of_the_input_and_not_tried() {
+    for wrong in ["cluster", ":9123", "cluster:", "cluster:port", "cluster:99999"] {
+        let error = Cluster::connect(&[wrong.into()], quick(), &runtime()).await.unwrap_err();
+        assert_eq!((error.kind(), error.hint().is_some()), (Kind::Invalid, true), "{wrong}");
+    }
+}
+
+#[tokio::test]
 async fn the_next_bootstrap_server_is_asked_when_one_is_silent_and_the_missing_ones_are_named() {
     let port = Arc::new(AtomicI32::new(0));
     let own = Arc::clone(&port);
