@@ -6,7 +6,7 @@ import signal
 from checks import rows_equal
 from readers import Java
 from rows import SCALARS, rows
-from world import case, check, same, until
+from world import case, check, same, table_name, until
 
 COLUMNS = [(name, kind) for name, kind in SCALARS if name in
            "id bool i8 i16 i32 i64 f32 f64 dec5_2 dec38_10 char20 string binary4 bytes date time0 time3 ts0 ts3 ts6 ts9 ltz3 ltz6 ltz9".split()] + [("part", "STRING")]
@@ -37,7 +37,7 @@ def snapshot_is_ours(world, cluster, client, table):
     check("lakeward.round-id" in newest["properties"], f"{table}: the snapshot has no round id: {newest['properties']}")
 
 
-@case("cluster-log", "log tables of a real 0.9.1 cluster, filled by its Java client, keyed or not, partitioned or not: two rounds, rows and system columns right")
+@case("cluster-log", "log tables of a real 0.9.1 cluster, filled by its Java client, keyed or not, partitioned or not: plan, two rounds, inspect; rows and system columns right")
 def log(world):
     cluster = world.cluster()
     client = world.client(cluster.address, old=True)
@@ -50,6 +50,7 @@ def log(world):
         for table in tables:
             written[table] += batch(ids)
             client.ask("append", table, rows=batch(ids), **{"flush-every": 100})
+        same({table_name(p): p["backlog"] for p in world.says("plan", "--server", cluster.address)}, {table: len(ids) for table in tables}, "backlogs")
         world.rounds_until(cluster.address, tables)
         for table in tables:
             snapshot_is_ours(world, cluster, client, table)
@@ -58,7 +59,11 @@ def log(world):
         want = {"p0", "p1", "p2"} if "part" in table else {""}
         found = Java(world, cluster.table(table)).files()
         same({"/".join(f["partition"]) for f in found}, want, f"{table}: partitions")
-        same({f["total"] for f in found}, {2} if "keyed" in table else {-1}, f"{table}: totals")
+        totals = {2} if "keyed" in table else {-1}
+        same({f["total"] for f in found}, totals, f"{table}: totals")
+        inspected = world.says("inspect", cluster.table(table))[0]["partitions"]
+        same((sum(p["rows"] for p in inspected), sum(p["files"] for p in inspected), {t for p in inspected for t in p["totals"]}),
+             (len(written[table]), len(found), totals), f"{table}: rows, files and totals that `inspect` shows")
         client.ask("drop", table)
     return f"{sum(map(len, written.values()))} rows in {len(tables)} tables"
 

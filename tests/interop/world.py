@@ -188,6 +188,13 @@ class World:
         check(process.returncode in codes, f"`lakeward run --once` ended with {process.returncode}: {tail(process.log)}")
         return [json.loads(line) for line in out.decode().splitlines()], process.returncode
 
+    def says(self, *args):
+        """What a command of the product prints as JSON lines."""
+        argv = list(map(str, [self.lakeward(), *args, "--json"]))
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        check(done.returncode == 0, f"`{' '.join(argv[1:])}` ended with {done.returncode}: {done.stderr.decode()[-800:]}")
+        return [json.loads(line) for line in done.stdout.decode().splitlines()]
+
     def rounds_until(self, server, wanted, seconds=90):
         """Calls `round` until tables of `wanted` (db.table) have been committed: a table is handed out one freshness after its creation."""
         missing, done = set(wanted), []
