@@ -97,7 +97,7 @@ pub struct Job {
 /// Runs one round: recover, plan, read and write, commit; afresh, a bounded number of times, when it turns out stale.
 ///
 /// # Errors
-/// Those of the stages. `Stale` when it was planned afresh as often as allowed, or when its lease was lost.
+/// Those of the stages; a table that is gone is none. `Stale` when it was planned afresh as often as allowed, or when its lease was lost.
 pub async fn run(context: &RoundContext, job: &Job) -> Result<RoundSummary> {
     let runtime = &context.runtime;
     let stop = job.lease.as_ref().map_or_else(|| runtime.shutdown.clone(), |lease| lease.lost().clone());
@@ -124,15 +124,22 @@ pub async fn run(context: &RoundContext, job: &Job) -> Result<RoundSummary> {
     }
 }
 
+/// Error code of Fluss: there is no such table (F2.5).
+const TABLE_NOT_EXIST: i32 = 7;
+
 async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &CancellationToken) -> Result<RoundSummary> {
     let runtime = &context.runtime;
     let mut watch = Watch::new(runtime);
     let started_ms = runtime.clock.now_ms();
-    let table = Arc::new(context.scan.table_info(&job.path).await?);
-    if table.id != job.table {
-        let (was, is) = (job.table, table.id);
-        return Err(Error::stale(format!("table `{}` was made again: id `{was}` is now `{is}`", job.path)));
-    }
+    let table = match context.scan.table_info(&job.path).await {
+        Ok(table) if table.id == job.table => Arc::new(table),
+        // Whatever else a dropped table made fail before is no fault of anybody's: this look decides.
+        Ok(_) => return Ok(RoundSummary { outcome: RoundOutcome::Gone, ..summary(job, round, None) }),
+        Err(error) if error.code() == Some(TABLE_NOT_EXIST) => {
+            return Ok(RoundSummary { outcome: RoundOutcome::Gone, ..summary(job, round, None) });
+        }
+        Err(error) => return Err(error),
+    };
     let (lake, form) = open_lake(&table, runtime).await?;
     let protocol = CommitContext {
         table: Arc::clone(&table),

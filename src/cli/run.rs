@@ -62,6 +62,7 @@ pub(super) async fn service(server: &str, runtime: &Runtime) -> Result<(Cluster,
 pub(super) fn line(summary: &RoundSummary) -> String {
     match summary.outcome {
         RoundOutcome::Idle => format!("{}: nothing to tier", summary.table),
+        RoundOutcome::Gone => format!("{}: dropped meanwhile", summary.table),
         RoundOutcome::Committed { snapshot } => format!(
             "{}: snapshot {snapshot}: {} rows in {} files, {}",
             summary.table,

@@ -18,6 +18,8 @@ pub enum RoundOutcome {
     },
     /// Nothing to tier; no snapshot was made.
     Idle,
+    /// The table was dropped; made again, it is another one. Nothing was made.
+    Gone,
 }
 
 /// Progress of one bucket in a round.

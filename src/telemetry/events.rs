@@ -18,6 +18,7 @@ impl RoundFinished<'_> {
         let table = &round.table;
         match round.outcome {
             RoundOutcome::Idle => info!(%table, round = %round.round, "nothing to tier"),
+            RoundOutcome::Gone => info!(%table, round = %round.round, "the table was dropped"),
             RoundOutcome::Committed { snapshot } => info!(
                 %table,
                 round = %round.round,

@@ -31,7 +31,7 @@ pub const FILES: Metric = Metric { name: "tiering_written_files_total", unit: Un
 /// Bytes now in the lake.
 pub const BYTES: Metric =
     Metric { name: "tiering_written_bytes_total", unit: Unit::Bytes, help: "bytes of the data files of committed rounds" };
-/// Rounds that ended well, by outcome (`committed`, `idle`).
+/// Rounds that ended well, by outcome (`committed`, `idle`, `gone`).
 pub const ROUNDS: Metric =
     Metric { name: "tiering_round_finished_total", unit: Unit::Count, help: "rounds that ended well, by `outcome`" };
 /// Rounds that failed, by error kind.

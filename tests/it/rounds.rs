@@ -7,6 +7,7 @@ mod commands;
 mod crash;
 mod edges;
 mod rescale;
+mod restart;
 mod rivals;
 mod types;
 mod volume;
@@ -39,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 /// A node in this process, and a user's and a service's ways to it.
 struct Stage {
-    _dir: TempDir,
+    dir: TempDir,
     runtime: Runtime,
     node: Option<Node>,
     cluster: Cluster,
@@ -70,7 +71,7 @@ impl Stage {
         let cluster = Cluster::connect(&[node.address().to_string()], ClusterOptions::default(), &runtime).await.unwrap();
         let admin = Admin::new(cluster.clone());
         admin.create_database("demo", true).await.unwrap();
-        Self { _dir: dir, runtime, node: Some(node), cluster, admin }
+        Self { dir, runtime, node: Some(node), cluster, admin }
     }
 
     fn address(&self) -> String {
@@ -161,7 +162,7 @@ fn assert_no_faults(report: &OnceReport) {
 fn snapshot_of(summary: &RoundSummary) -> Option<i64> {
     match summary.outcome {
         RoundOutcome::Committed { snapshot } => Some(snapshot.0),
-        RoundOutcome::Idle => None,
+        RoundOutcome::Idle | RoundOutcome::Gone => None,
     }
 }
 

@@ -148,7 +148,7 @@ async fn round(service: &Service) -> Result<RoundSummary> {
 fn line(summary: &RoundSummary) -> String {
     let snapshot = match summary.outcome {
         RoundOutcome::Committed { snapshot } => snapshot.to_string(),
-        RoundOutcome::Idle => "none".to_owned(),
+        RoundOutcome::Idle | RoundOutcome::Gone => "none".to_owned(),
     };
     format!("snapshot {snapshot}: {} rows in {} files, {}", count(summary.rows), count(summary.files), seconds(summary))
 }

@@ -62,7 +62,7 @@ impl TableScan for Interrupted {
 }
 
 /// A service to whose first round `act` happens between plan and read.
-fn interrupted(stage: &Stage, act: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Service {
+pub(super) fn interrupted(stage: &Stage, act: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Service {
     let scan = Interrupted { source: stage.source(), happened: OnceCell::new(), act: Box::new(act) };
     stage.service(RoundContext { scan: Arc::new(scan), ..stage.rounds() })
 }
@@ -197,7 +197,7 @@ async fn a_partition_dropped_between_plan_and_read_is_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_table_dropped_and_made_again_is_stale_then_held_while_the_old_lake_table_stands() {
+async fn a_table_dropped_and_made_again_is_another_one_and_held_while_the_old_lake_table_stands() {
     let stage = Stage::new().await;
     let path = stage.table("events", &events()).await;
     stage.append(&path, 0..100, "").await;
@@ -218,8 +218,8 @@ async fn a_table_dropped_and_made_again_is_stale_then_held_while_the_old_lake_ta
         .boxed()
     });
     let (report, rounds) = run_once(&service, Duration::ZERO).await;
-    let faults: Vec<_> = report.faults.iter().map(|(table, error)| (table.clone(), error.kind())).collect();
-    assert_eq!((faults, rounds.len()), (vec![(path.clone(), Kind::Stale)], 0));
+    assert_no_faults(&report);
+    assert_eq!(rounds.iter().map(|round| round.outcome).collect::<Vec<_>>(), [RoundOutcome::Gone]);
     let on = [("table.datalake.enabled".to_owned(), Some("true".to_owned()))];
     stage.admin.alter_options(&path, &on).await.unwrap();
     assert_eq!(stage.newest(&path).await.map(|snapshot| snapshot.id), Some(1), "nothing came of the round");
@@ -271,5 +271,68 @@ async fn a_column_added_between_rounds_is_null_in_old_rows_and_there_in_new_ones
             assert_eq!(note, expected, "row {id}");
         }
     }
+    assert_eq!(stage.tier().await, [None]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_dropped_between_plan_and_read_is_nobodys_fault() {
+    let stage = Stage::new().await;
+    let path = stage.table("events", &events()).await;
+    let other = stage.table("others", &events()).await;
+    stage.append(&path, 0..100, "").await;
+    stage.append(&other, 0..100, "").await;
+    let (admin, dropped) = (stage.admin.clone(), path.clone());
+    let service = interrupted(&stage, move || {
+        let (admin, dropped) = (admin.clone(), dropped.clone());
+        async move { admin.drop_table(&dropped, false).await.unwrap() }.boxed()
+    });
+    let (report, rounds) = run_once(&service, Duration::ZERO).await;
+    assert_no_faults(&report);
+    let outcomes: BTreeMap<_, _> = rounds.iter().map(|round| (round.table.clone(), round.outcome)).collect();
+    let committed = RoundOutcome::Committed { snapshot: SnapshotId(1) };
+    assert_eq!(outcomes, BTreeMap::from([(path, RoundOutcome::Gone), (other, committed)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_count_changed_between_plan_and_read_matters_to_new_partitions_only() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..100, "a").await;
+    let (admin, cluster, altered) = (stage.admin.clone(), stage.cluster.clone(), path.clone());
+    let service = interrupted(&stage, move || {
+        let (admin, cluster, altered) = (admin.clone(), cluster.clone(), altered.clone());
+        async move {
+            admin.alter_bucket_count(&altered, 5).await.unwrap();
+            append(&cluster, &altered, 100..200, "b").await;
+        }
+        .boxed()
+    });
+    let (report, rounds) = run_once(&service, Duration::ZERO).await;
+    assert_no_faults(&report);
+    assert_eq!(rounds.iter().map(|round| (snapshot_of(round), round.rows)).collect::<Vec<_>>(), [(Some(1), 100)]);
+    assert_eq!(stage.tier().await, [Some(2)]);
+    let files = stage.files(&path).await;
+    assert_eq!(totals(&files).into_values().collect::<Vec<_>>(), [BTreeSet::from([2]), BTreeSet::from([5])]);
+    assert_eq!(ids(&files), Vec::from_iter(0..200));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_expire_once_they_are_tiered_are_no_gap() {
+    let stage = Stage::with(|options| options.retention_interval = Duration::from_millis(10)).await;
+    let mut table = events();
+    table.properties.insert("table.log.ttl".into(), "1ms".into());
+    let path = stage.table("events", &table).await;
+    let (info, source) = (stage.info(&path).await, stage.source());
+    let layout = BucketLayout::of(&info, None).unwrap();
+    for round in 0..3 {
+        stage.append(&path, round * 50..round * 50 + 50, "").await;
+        assert_eq!(stage.tier().await, [Some(round + 1)]);
+        until(&stage.runtime, "the tiered rows are gone from the log", async || {
+            let start = source.start_offsets(&info, None, layout).await.unwrap();
+            (start == source.end_offsets(&info, None, layout).await.unwrap()).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(stage.ids(&path).await, Vec::from_iter(0..150));
     assert_eq!(stage.tier().await, [None]);
 }
