@@ -69,7 +69,7 @@ pub(super) struct Node {
 #[derive(Debug, clap::Args)]
 pub(super) struct Run {
     /// Any server of the Fluss cluster.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = server)]
     pub(super) server: String,
     /// Work until the queue gives nothing more, then end.
     #[arg(long)]
@@ -85,7 +85,7 @@ pub(super) struct Run {
 #[derive(Debug, clap::Args)]
 pub(super) struct Plan {
     /// Any server of the Fluss cluster.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = server)]
     pub(super) server: String,
     /// The table [default: all tables with the lake enabled].
     #[arg(value_name = "DB.TABLE")]
@@ -120,6 +120,14 @@ impl Command {
     }
 }
 
+/// `HOST:PORT`. Whether there is such a host is found out by connecting.
+fn server(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(text.to_owned()),
+        _ => Err(format!("`{text}` is not of the form HOST:PORT")),
+    }
+}
+
 /// A number with a unit: `500ms`, `30s`, `2m`, `1h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a duration such as `500ms`, `30s`, `2m` or `1h`");
@@ -144,6 +152,16 @@ mod tests {
     #[test]
     fn the_command_table_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_server_has_a_host_and_a_port() {
+        for right in ["localhost:9123", "10.0.0.1:1", "[::1]:65535"] {
+            assert_eq!(server(right).unwrap(), right);
+        }
+        for wrong in ["", "localhost", "localhost:", ":9123", "localhost:0", "localhost:65536", "localhost:x"] {
+            assert!(server(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

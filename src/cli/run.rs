@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::info;
+
 use super::End;
 use super::args::Run;
 use super::output::{Output, count};
@@ -35,6 +37,10 @@ pub(super) async fn run(args: &Run, runtime: Runtime, output: &mut Output) -> Re
         }
     };
     let report = daemon::run_once(&service, args.wait.unwrap_or(Duration::ZERO), &mut on_round).await?;
+    if report.rounds == 0 && report.faults.is_empty() {
+        // Else silence would look like a fault to whoever has just made a table.
+        info!("no table was due: one is when `table.datalake.freshness` has passed since it was made or last tiered");
+    }
     match closed {
         Some(end) => Err(end),
         None => verdict(report).map_err(End::from),

@@ -49,6 +49,10 @@ pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
     }
     let catalog = |key: &str| option(&format!("{CATALOG_PREFIX}{key}"));
     let Some(warehouse) = catalog("warehouse") else {
+        if !mapping::is_lake_enabled(table) {
+            return Err(Error::invalid(format!("table `{}` has its lake off", table.path))
+                .with_hint("set `table.datalake.enabled` = `true` on it"));
+        }
         return Err(Error::invalid(format!("table `{}` does not tell the lake's warehouse", table.path))
             .with_hint("the cluster needs `datalake.paimon.warehouse`"));
     };

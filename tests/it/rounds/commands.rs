@@ -82,3 +82,24 @@ async fn a_run_that_is_asked_to_stop_hands_its_table_back() {
     stage.append(&path, 60..100, "a").await;
     assert_eq!(stage.tier().await, [Some(2)]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_is_not_due_or_has_its_lake_off_is_told_so() {
+    let stage = Stage::new().await;
+    let mut table = orders();
+    table.properties.insert("table.datalake.freshness".into(), "1h".into());
+    let path = stage.table("later", &table).await;
+    stage.append(&path, 0..60, "a").await;
+    let address = stage.address();
+    let ended = run(&["run", "--server", &address, "--once"], None).await;
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(ended.stderr.contains("no table was due"), "{}", ended.stderr);
+    table.properties.insert("table.datalake.enabled".into(), "false".into());
+    stage.table("never", &table).await;
+    let ended = run(&["plan", "--server", &address, "demo.never"], None).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("table `demo.never` has its lake off"), "{}", ended.stderr);
+    let ended = run(&["run", "--server", "localhost", "--once"], None).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("`localhost` is not of the form HOST:PORT"), "{}", ended.stderr);
+}
