@@ -1,17 +1,9 @@
-//! The command line: exit codes, signals, streams, the quickstart.
+//! The command line by itself: exit codes, streams, the quickstart. Against a running node: `rounds::commands`.
 
 use std::process::Command;
-use std::time::Duration;
 
-use super::flow::{World, ended, lakeward, output, started};
-
-async fn code(args: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = lakeward();
-    command.args(args);
-    let output = output(command).await;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
+use super::rounds::Stage;
+use super::rounds::binary::{json, run};
 
 #[tokio::test]
 async fn exit_codes_are_those_of_the_readme() {
@@ -22,51 +14,31 @@ async fn exit_codes_are_those_of_the_readme() {
         (&[], 2, "Usage"),
         (&["polish"], 2, "polish"),
         (&["run", "--server", "127.0.0.1:1", "--once", "--wait", "soon"], 2, "soon"),
+        (&["run", "--server", "localhost", "--once"], 2, "`localhost` is not of the form HOST:PORT"),
         (&["inspect", "/nowhere/at/all"], 2, "hint:"),
         (&["run", "--server", "127.0.0.1:1"], 4, "the daemon"),
         (&["inspect", "s3://bucket/table"], 4, "s3"),
     ] {
-        let (found, stdout, stderr) = code(args).await;
-        assert_eq!(found, Some(expected), "{args:?}: {stderr}");
-        let stream = if expected == 0 { &stdout } else { &stderr };
+        let ended = run(args, None).await;
+        assert_eq!(ended.code, Some(expected), "{args:?}: {ended:?}");
+        let stream = if expected == 0 { &ended.stdout } else { &ended.stderr };
         assert!(stream.contains(word), "{args:?}: {stream}");
-        assert!(expected == 0 || stdout.is_empty(), "{args:?}: an error is no data: {stdout}");
+        assert!(expected == 0 || ended.stdout.is_empty(), "{args:?}: an error is no data: {ended:?}");
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_not_there_ends_with_3_and_an_unknown_table_with_2() {
-    let (found, _, stderr) = code(&["plan", "--server", "127.0.0.1:1"]).await;
-    assert_eq!(found, Some(3), "{stderr}");
-    let world = World::new(Duration::from_secs(120)).await;
-    let server = world.node.address().to_string();
-    let (found, _, stderr) = code(&["plan", "--server", &server, "demo.nothing"]).await;
-    assert_eq!(found, Some(2), "{stderr}");
-    let (found, _, stderr) = code(&["plan", "--server", &server, "nothing"]).await;
-    assert_eq!(found, Some(2), "{stderr}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn signals_end_run_and_node_with_their_codes() {
-    let world = World::new(Duration::from_secs(120)).await;
-    let folder = world.folder.path().join("second");
-    let mut node = lakeward();
-    node.args(["node", "--listen", "127.0.0.1:0", "--dir", folder.to_str().unwrap()]);
-    for (command, signal, expected) in [(world.run(&["--wait", "600s"], None), "-INT", 130), (node, "-TERM", 143)] {
-        let mut child = started(command);
-        // It has come far enough to listen for signals when it has logged something.
-        let mut log = child.stderr.take().unwrap();
-        let log = tokio::task::spawn_blocking(move || {
-            let mut first = [0_u8; 1];
-            std::io::Read::read_exact(&mut log, &mut first).unwrap();
-            log
-        })
-        .await
-        .unwrap();
-        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
-        let output = ended(child).await;
-        drop(log);
-        assert_eq!(output.status.code(), Some(expected), "{signal}");
+    let stage = Stage::new().await;
+    let server = stage.address();
+    for (args, expected) in [
+        (&["plan", "--server", "127.0.0.1:1"][..], 3),
+        (&["run", "--server", "127.0.0.1:1", "--once"], 3),
+        (&["plan", "--server", &server, "demo.nothing"], 2),
+        (&["plan", "--server", &server, "nothing"], 2),
+    ] {
+        let ended = run(args, None).await;
+        assert_eq!(ended.code, Some(expected), "{args:?}: {ended:?}");
     }
 }
 
@@ -74,20 +46,19 @@ async fn signals_end_run_and_node_with_their_codes() {
 async fn a_reader_that_leaves_early_is_a_clean_end() {
     let mut command = Command::new("sh");
     command.args(["-c", "\"$0\" --help | true; echo ended", env!("CARGO_BIN_EXE_lakeward")]);
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let output = output(command).await;
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[tokio::test]
 async fn the_quickstart_tells_its_story_and_keeps_what_it_made() {
     let folder = tempfile::tempdir().unwrap();
-    let home = folder.path().join("home");
+    // A folder's name is taken as it is, wherever it is part of a URL.
+    let home = folder.path().join("a home#1%20?");
     let home = home.to_str().unwrap();
-    let (found, stdout, stderr) = code(&["quickstart", "--dir", home, "--json"]).await;
-    assert_eq!(found, Some(0), "{stderr}");
-    assert!(stderr.is_empty(), "a quickstart is calm: {stderr}");
-    let told: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let ended = run(&["quickstart", "--dir", home, "--json"], None).await;
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "a quickstart is calm");
+    let told = &json(&ended.stdout)[0];
     assert_eq!((&told["rows_written"], &told["rows_read"]), (&35_000.into(), &35_000.into()));
     let partitions = told["partitions"].as_array().unwrap();
     let counts: Vec<(i64, i64, i64)> = partitions
@@ -97,10 +68,10 @@ async fn the_quickstart_tells_its_story_and_keeps_what_it_made() {
     assert_eq!(counts, [(2, 2, 15_000), (2, 2, 10_000), (4, 4, 10_000)]);
     assert_eq!(told["rounds"][1]["rows"], 15_000);
 
-    let (found, stdout, stderr) = code(&["inspect", &format!("{home}/lake/demo.db/orders")]).await;
-    assert_eq!(found, Some(0), "{stderr}");
-    assert!(stdout.contains("35,000 rows"), "{stdout}");
-    let (found, _, stderr) = code(&["quickstart", "--dir", home]).await;
-    assert_eq!(found, Some(2), "{stderr}");
-    assert!(stderr.contains("not empty"), "{stderr}");
+    let ended = run(&["inspect", &format!("{home}/lake/demo.db/orders")], None).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.contains("35,000 rows"), "{}", ended.stdout);
+    let ended = run(&["quickstart", "--dir", home], None).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("not empty"), "{}", ended.stderr);
 }

@@ -13,8 +13,6 @@ mod cli;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
-mod flow;
-#[cfg(test)]
 mod rounds;
 #[cfg(test)]
 mod sim;

@@ -2,7 +2,7 @@
 //!
 //! In-process where a test has to hold or look into a round, else the binary that `cargo test` built.
 
-mod binary;
+pub(crate) mod binary;
 mod commands;
 mod crash;
 mod edges;
@@ -39,8 +39,8 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 /// A node in this process, and a user's and a service's ways to it.
-struct Stage {
-    dir: TempDir,
+pub(crate) struct Stage {
+    pub(crate) dir: TempDir,
     runtime: Runtime,
     node: Option<Node>,
     cluster: Cluster,
@@ -57,7 +57,7 @@ struct LakeFile {
 }
 
 impl Stage {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
@@ -74,7 +74,7 @@ impl Stage {
         Self { dir, runtime, node: Some(node), cluster, admin }
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.node.as_ref().unwrap().address().to_string()
     }
 

@@ -12,11 +12,11 @@ fn lakeward(args: &[&str]) -> Command {
 
 /// How it ended, and what it said.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(crate) struct Ended {
     /// Exit code; `None` when a signal killed it.
-    pub(super) code: Option<i32>,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl From<Output> for Ended {
@@ -28,13 +28,18 @@ impl From<Output> for Ended {
 
 impl Ended {
     /// Each line of stdout as JSON.
-    pub(super) fn json(&self) -> Vec<serde_json::Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    pub(crate) fn json(&self) -> Vec<serde_json::Value> {
+        json(&self.stdout)
     }
 }
 
+/// Each line as JSON.
+pub(crate) fn json(lines: &str) -> Vec<serde_json::Value> {
+    lines.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
 /// Runs it to its end; `fail` = its fail points.
-pub(super) async fn run(args: &[&str], fail: Option<String>) -> Ended {
+pub(crate) async fn run(args: &[&str], fail: Option<String>) -> Ended {
     let mut command = lakeward(args);
     if let Some(fail) = fail {
         command.env("LAKEWARD_FAIL", fail);
@@ -44,40 +49,40 @@ pub(super) async fn run(args: &[&str], fail: Option<String>) -> Ended {
 
 /// It runs; dropped, it is killed as by SIGKILL.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Running {
     /// Starts it; stderr goes nowhere.
-    pub(super) fn start(args: &[&str]) -> Self {
+    pub(crate) fn start(args: &[&str]) -> Self {
         let mut child = lakeward(args).stderr(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Self { child, stdout }
     }
 
     /// Its next line; `None` = it has closed stdout.
-    pub(super) fn line(&mut self) -> Option<String> {
+    pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let bytes = self.stdout.read_line(&mut line).unwrap();
         (bytes > 0).then(|| line.trim_end().to_owned())
     }
 
-    pub(super) fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
     /// Its exit code, once it has ended by itself.
-    pub(super) fn wait(mut self) -> Option<i32> {
+    pub(crate) fn wait(mut self) -> Option<i32> {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         self.child.wait().unwrap().code()
     }
 
     /// SIGKILL.
-    pub(super) fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

@@ -1,8 +1,8 @@
 //! What a user types against a running node, and the exit codes that come back. More in `cli`.
 
-use serde_json::json;
+use serde_json::json as value;
 
-use super::binary::{Running, run};
+use super::binary::{Running, json, run};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -13,9 +13,9 @@ async fn a_second_run_has_nothing_to_do_and_makes_no_snapshot() {
     let address = stage.address();
     let tier = ["run", "--server", &address, "--once", "--json"];
     let first = run(&tier, None).await;
-    assert_eq!((first.code, &first.json()[0]["outcome"]), (Some(0), &json!({"committed": {"snapshot": 1}})), "{first:?}");
+    assert_eq!((first.code, &first.json()[0]["outcome"]), (Some(0), &value!({"committed": {"snapshot": 1}})), "{first:?}");
     let second = run(&tier, None).await;
-    assert_eq!((second.code, &second.json()[0]["outcome"]), (Some(0), &json!("idle")), "{second:?}");
+    assert_eq!((second.code, &second.json()[0]["outcome"]), (Some(0), &value!("idle")), "{second:?}");
     assert_eq!(second.json().len(), 1, "once means once, also where a table is due again at once");
     assert_eq!(stage.newest(&path).await.map(|snapshot| snapshot.id), Some(1));
 
@@ -26,11 +26,11 @@ async fn a_second_run_has_nothing_to_do_and_makes_no_snapshot() {
     assert!(third.stdout.starts_with("demo.orders: snapshot 2: 40 rows in 2 files, ") && third.stdout.lines().count() == 1);
     let planned = run(&["plan", "--server", &address, "--json"], None).await;
     let report = &planned.json()[0];
-    assert_eq!((&report["known_snapshot"], &report["splits"], &report["faults"]), (&json!(2), &json!(0), &json!([])));
+    assert_eq!((&report["known_snapshot"], &report["splits"], &report["faults"]), (&value!(2), &value!(0), &value!([])));
     let inspected = run(&["inspect", &stage.lake(&path).await.location(), "--json"], None).await;
     assert_eq!(inspected.code, Some(0), "{inspected:?}");
     let report = &inspected.json()[0];
-    assert_eq!((&report["snapshot"]["total_rows"], &report["schema"]["options"]["bucket"]), (&json!(100), &json!("2")));
+    assert_eq!((&report["snapshot"]["total_rows"], &report["schema"]["options"]["bucket"]), (&value!(100), &value!("2")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,7 +54,7 @@ async fn tables_that_fail_decide_the_exit_code_and_do_not_hinder_the_others() {
     let planned = run(&["plan", "--server", &address, "--json"], None).await;
     assert_eq!(planned.code, Some(4), "{planned:?}");
     let reports = planned.json();
-    assert_eq!((&reports[0]["faults"][0]["kind"], &reports[1]["faults"]), (&json!("unsupported"), &json!([])));
+    assert_eq!((&reports[0]["faults"][0]["kind"], &reports[1]["faults"]), (&value!("unsupported"), &value!([])));
 
     // A lake table that is gone is a data fault, which is graver.
     let moved = stage.table("c_moved", &orders()).await;
@@ -74,13 +74,15 @@ async fn a_run_that_is_asked_to_stop_hands_its_table_back() {
     let path = stage.table("orders", &orders()).await;
     stage.append(&path, 0..60, "a").await;
     let address = stage.address();
-    let mut running = Running::start(&["run", "--server", &address, "--once", "--wait", "1h"]);
-    assert!(running.line().unwrap().starts_with("demo.orders: snapshot 1"));
-    running.signal("TERM");
-    assert_eq!(tokio::task::spawn_blocking(|| running.wait()).await.unwrap(), Some(143));
-    // The node's lease is 2 minutes: the table is free because it was handed back.
-    stage.append(&path, 60..100, "a").await;
-    assert_eq!(stage.tier().await, [Some(2)]);
+    for (snapshot, signal, code) in [(1, "TERM", 143), (2, "INT", 130)] {
+        let mut running = Running::start(&["run", "--server", &address, "--once", "--wait", "1h"]);
+        assert!(running.line().unwrap().starts_with(&format!("demo.orders: snapshot {snapshot}")));
+        running.signal(signal);
+        assert_eq!(tokio::task::spawn_blocking(|| running.wait()).await.unwrap(), Some(code));
+        // The node's lease is 2 minutes: the table is free for the next one because it was handed back.
+        stage.append(&path, 60 * snapshot..60 * snapshot + 60, "a").await;
+    }
+    assert_eq!(stage.tier().await, [Some(3)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,7 +101,17 @@ async fn a_table_that_is_not_due_or_has_its_lake_off_is_told_so() {
     let ended = run(&["plan", "--server", &address, "demo.never"], None).await;
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.stderr.contains("table `demo.never` has its lake off"), "{}", ended.stderr);
-    let ended = run(&["run", "--server", "localhost", "--once"], None).await;
-    assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.stderr.contains("`localhost` is not of the form HOST:PORT"), "{}", ended.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn json_logs_are_one_object_per_line_and_tell_of_the_round() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..10, "a").await;
+    let ended = run(&["run", "--server", &stage.address(), "--once", "--log-format", "json"], None).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let lines = json(&ended.stderr);
+    let round = lines.iter().find(|line| line["message"] == "round committed").unwrap();
+    assert_eq!((&round["table"], &round["rows"], &round["level"]), (&value!("demo.orders"), &value!(10), &value!("INFO")));
+    assert!(lines.iter().all(|line| line["level"] == "INFO"), "a good round leaves no warning: {lines:?}");
 }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use lakeward::error::{Kind, Result};
-use lakeward::model::{LakeOffsets, OffsetsFile, TableId};
+use lakeward::model::{LakeOffsets, OffsetsFile, TableId, TieringEpoch};
 use lakeward::round::Job;
 use lakeward::source::LedgerRecord;
 use tokio::sync::Semaphore;
@@ -116,7 +116,7 @@ async fn a_service_overtaken_after_its_lease_plans_afresh_and_tiers_only_what_is
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn services_that_fight_over_a_table_while_rows_arrive_tier_each_row_once() {
-    let stage = Stage::new().await;
+    let stage = Stage::with(|options| options.lease = Duration::from_millis(20)).await;
     let path = stage.table("orders", &orders()).await;
     let writing = async {
         for start in (0..400).step_by(20) {
@@ -124,33 +124,40 @@ async fn services_that_fight_over_a_table_while_rows_arrive_tier_each_row_once()
         }
     };
     let table = stage.info(&path).await.id;
-    let fighter = |epoch: i64| {
+    // Some through the queue, whose leases run out at once; one that never asked for the table.
+    let fighter = |queued: bool| {
         let mut rounds = stage.rounds();
         rounds.options.replan_pause = Duration::from_millis(1);
-        let job = Job { path: path.clone(), table, epoch: lakeward::model::TieringEpoch(epoch), lease: None };
+        let service = stage.service(rounds);
+        let job = Job { path: path.clone(), table, epoch: TieringEpoch(1), lease: None };
         tokio::spawn(async move {
-            let (mut written, mut stale) = (0, 0);
+            let mut written = 0;
             // Each goes on until the lake has everything, whoever brought it there.
             loop {
-                match round::run(&rounds, &job).await {
-                    Ok(summary) => written += summary.rows,
-                    Err(error) => {
-                        assert_eq!(error.kind(), Kind::Stale, "{}", error.chain());
-                        stale += 1;
+                let (done, faults) = if queued {
+                    let (report, done) = run_once(&service, Duration::ZERO).await;
+                    (done, report.faults.into_iter().map(|(_, error)| error).collect())
+                } else {
+                    match round::run(&service.rounds, &job).await {
+                        Ok(summary) => (vec![summary], vec![]),
+                        Err(error) => (vec![], vec![error]),
                     }
-                }
-                let (lake, _) = round::open_lake(&rounds.scan.table_info(&job.path).await.unwrap(), &rounds.runtime).await.unwrap();
+                };
+                written += done.iter().map(|summary| summary.rows).sum::<u64>();
+                assert!(faults.iter().all(|error| error.kind() == Kind::Stale), "{faults:?}");
+                let table = service.rounds.scan.table_info(&job.path).await.unwrap();
+                let (lake, _) = round::open_lake(&table, &service.rounds.runtime).await.unwrap();
                 if newest(&lake).await.is_some_and(|newest| newest.total_record_count >= Some(400)) {
-                    return (written, stale);
+                    return written;
                 }
             }
         })
     };
-    let fighters = [fighter(1), fighter(2), fighter(3)];
+    let fighters = [fighter(true), fighter(true), fighter(false)];
     writing.await;
     let mut written = 0;
     for fighter in fighters {
-        written += fighter.await.unwrap().0;
+        written += fighter.await.unwrap();
     }
     assert_eq!((written, stage.ids(&path).await), (400, Vec::from_iter(0..400)));
     assert_eq!(stage.tier().await, [None]);
