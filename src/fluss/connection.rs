@@ -313,7 +313,12 @@ impl Connection {
 impl Death {
     fn error(&self) -> Error {
         let error = Error::new(self.kind, self.message.clone());
-        if self.kind == Kind::Unavailable { error.with_code(Code::NETWORK_EXCEPTION.0) } else { error }
+        match self.kind {
+            Kind::Unavailable => error.with_code(Code::NETWORK_EXCEPTION.0),
+            // What came can't be read.
+            Kind::Data => error.with_hint("is this the address of a Fluss server?"),
+            Kind::Stale | Kind::Invalid | Kind::Unsupported | Kind::Internal => error,
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub use stage::{CommitFacts, Delta, Staged};
 const READS_MAX: usize = 16;
 /// Ids behind the LATEST hint that are tried one by one before the folder is listed.
 const PROBES_MAX: i64 = 16;
+/// Larger ids in names and hints are somebody's garbage; below it, counting on can't overflow.
+const ID_MAX: i64 = i64::MAX / 2;
 
 /// A table of the lake. Clones share what was read and the names of manifests to come.
 #[derive(Debug, Clone)]
@@ -208,7 +210,7 @@ impl LakeTable {
 
     async fn latest_hint(&self) -> Result<Option<i64>> {
         let hint = self.store.get(&self.object(path::LATEST)).await?;
-        Ok(hint.and_then(|bytes| std::str::from_utf8(&bytes).ok()?.trim().parse().ok()).filter(|id| *id > 0))
+        Ok(hint.and_then(|bytes| std::str::from_utf8(&bytes).ok()?.trim().parse().ok()).filter(|id| (1..=ID_MAX).contains(id)))
     }
 
     /// Ids of all snapshots that are there, ascending.
@@ -307,7 +309,8 @@ async fn read_schema(store: &Store, root: &str, id: i64) -> Result<TableSchema> 
 
 async fn ids(store: &Store, root: &str, folder: &str, prefix: &str) -> Result<Vec<i64>> {
     let listed = store.list(&format!("{root}/{folder}")).await?;
-    let mut ids: Vec<i64> = listed.iter().filter_map(|listed| path::id_of(&listed.path, prefix)).collect();
+    let mut ids: Vec<i64> =
+        listed.iter().filter_map(|listed| path::id_of(&listed.path, prefix)).filter(|id| *id <= ID_MAX).collect();
     ids.sort_unstable();
     Ok(ids)
 }

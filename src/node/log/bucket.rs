@@ -244,8 +244,12 @@ impl BucketLog {
         }
         let path = self.folder.join(Segment::file_name(offset));
         let fault = |source| Error::unavailable(format!("create segment `{}`", path.display())).with_source(source);
-        File::create(&path).map_err(fault)?;
-        sync_folder(&self.folder).map_err(fault)?;
+        let created = File::create(&path).and_then(|_file| sync_folder(&self.folder));
+        if let Err(source) = created {
+            // An empty segment that stayed would not follow what is appended to the old one now; the log could not be opened again.
+            drop(fs::remove_file(&path));
+            return Err(fault(source));
+        }
         self.state().segments.push_back(Segment::empty(offset));
         Ok(())
     }
