@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 
 use arrow_array::RecordBatch;
+use lakeward::error::Kind;
 use lakeward::fluss::bucket::{BucketFunction, buckets_of};
 use lakeward::model::{BucketLayout, TableInfo, TypeKind};
 
@@ -100,4 +101,27 @@ async fn a_table_without_bucket_key_stays_bucket_unaware_over_a_rescale() {
     assert_eq!(stage.lake(&path).await.schema().option("bucket"), Some("-1"));
     let rows: usize = files.iter().map(|file| RecordBatch::num_rows(&file.rows)).sum();
     assert_eq!(rows, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_made_again_with_another_count_holds_the_table_before_anything_is_written() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..100, "a").await;
+    assert_eq!(stage.tier().await, [Some(1)]);
+    let before = stage.lake(&path).await.store().list("demo.db/orders").await.unwrap();
+    stage.admin.alter_bucket_count(&path, 4).await.unwrap();
+    stage.admin.drop_partition(&path, &spec("a"), false).await.unwrap();
+    stage.append(&path, 100..200, "a").await;
+    let (report, rounds) = stage.run_once().await;
+    assert_eq!((report.faults.len(), rounds.len()), (1, 0));
+    let (_, fault) = &report.faults[0];
+    assert_eq!(fault.kind(), Kind::Data, "{}", fault.chain());
+    for said in ["partition `a` of table `demo.orders`", "files of `2` buckets in the lake", "`4` buckets in Fluss"] {
+        assert!(fault.chain().contains(said), "`{said}` is not in: {}", fault.chain());
+    }
+    assert!(fault.hint().is_some());
+    let mut now = stage.lake(&path).await.store().list("demo.db/orders").await.unwrap();
+    now.retain(|found| !before.iter().any(|old| old.path == found.path));
+    assert_eq!(now.iter().map(|found| found.path.as_str()).collect::<Vec<_>>(), ["demo.db/orders/schema/schema-1"]);
 }
