@@ -43,5 +43,6 @@ pub mod commit;
 pub mod round;
 pub mod client;
 pub mod node;
+pub mod config;
 pub mod daemon;
 pub mod cli;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::config::{Settings, duration, server};
+use crate::error::Result;
 use crate::model::TablePath;
 use crate::telemetry::{LogFormat, LogLevel};
 
@@ -68,9 +70,12 @@ pub(super) struct Node {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Run {
+    /// Settings, as `config/tiering.toml` explains them; flags win over the file.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
     /// Any server of the Fluss cluster.
-    #[arg(long, value_name = "HOST:PORT", value_parser = server)]
-    pub(super) server: String,
+    #[arg(long, value_name = "HOST:PORT", value_parser = server, required_unless_present = "config")]
+    pub(super) server: Option<String>,
     /// Work until the queue gives nothing more, then end.
     #[arg(long)]
     pub(super) once: bool,
@@ -106,6 +111,21 @@ pub(super) struct Inspect {
 }
 
 impl Command {
+    /// What the command works by: defaults, under the file, under the flags.
+    pub(super) fn settings(&self) -> Result<Settings> {
+        match self {
+            Self::Run(args) => {
+                let settings = args.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::load)?;
+                Ok(Settings {
+                    server: args.server.clone().or(settings.server),
+                    wait: args.wait.unwrap_or(settings.wait),
+                    ..settings
+                })
+            }
+            Self::Quickstart(_) | Self::Node(_) | Self::Plan(_) | Self::Inspect(_) => Ok(Settings::default()),
+        }
+    }
+
     /// Level logged when none was typed.
     pub(super) fn log_level(&self) -> LogLevel {
         match self {
@@ -120,30 +140,6 @@ impl Command {
     }
 }
 
-/// `HOST:PORT`. Whether there is such a host is found out by connecting.
-fn server(text: &str) -> Result<String, String> {
-    match text.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(text.to_owned()),
-        _ => Err(format!("`{text}` is not of the form HOST:PORT")),
-    }
-}
-
-/// A number with a unit: `500ms`, `30s`, `2m`, `1h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a duration such as `500ms`, `30s`, `2m` or `1h`");
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(unit_at);
-    let number: u64 = number.parse().map_err(|_source| wrong())?;
-    let millis = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(millis).map(Duration::from_millis).ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,27 +151,25 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_a_host_and_a_port() {
-        for right in ["localhost:9123", "10.0.0.1:1", "[::1]:65535"] {
-            assert_eq!(server(right).unwrap(), right);
-        }
-        for wrong in ["", "localhost", "localhost:", ":9123", "localhost:0", "localhost:65536", "localhost:x"] {
-            assert!(server(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn durations_need_a_unit() {
-        assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
-        assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
-        for wrong in ["", "5", "s", "5d", "-1s", "99999999999999999999s", "18446744073709551615h"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
     fn wait_makes_sense_with_once_only() {
         assert!(Args::try_parse_from(["lakeward", "run", "--server", "a:1", "--once", "--wait", "3s"]).is_ok());
         assert!(Args::try_parse_from(["lakeward", "run", "--server", "a:1", "--wait", "3s"]).is_err());
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("c.toml");
+        std::fs::write(&file, "run = { server = 'file:1', wait = '1s' }\nread = { requests_max = 3, ahead = 4 }").unwrap();
+        let settings = |more: &[&str]| {
+            let typed = ["lakeward", "run", "--once", "--config", file.to_str().unwrap()];
+            Args::try_parse_from(typed.iter().chain(more)).unwrap().command.settings().unwrap()
+        };
+        let from_file = settings(&[]);
+        assert_eq!((from_file.server.as_deref(), from_file.wait), (Some("file:1"), Duration::from_secs(1)));
+        assert_eq!((from_file.round.read.requests_max, from_file.round.read.ahead), (3, 4));
+        let typed = settings(&["--server", "flag:2", "--wait", "2s"]);
+        assert_eq!((typed.server.as_deref(), typed.wait), (Some("flag:2"), Duration::from_secs(2)));
+        assert!(Args::try_parse_from(["lakeward", "run", "--once"]).is_err(), "neither server nor file");
     }
 }

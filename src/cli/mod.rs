@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::runtime::{Runtime, memory_default, threads_default};
 use crate::telemetry;
@@ -33,32 +34,34 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return exit::of_usage(&error, &mut output),
     };
-    let end = start(&args).and_then(|(tokio, runtime)| {
+    let end = start(&args).and_then(|(tokio, settings, runtime)| {
         // Deep futures live on the heap, not on the main thread's stack.
-        tokio.block_on(Box::pin(drive(args, runtime, &mut output)))
+        tokio.block_on(Box::pin(drive(args, settings, runtime, &mut output)))
     });
     exit::of(end, &mut output)
 }
 
-/// Logging, threads, time: what every command needs.
-fn start(args: &Args) -> Result<(tokio::runtime::Runtime, Runtime), End> {
+/// Logging, settings, threads, time: what every command needs.
+fn start(args: &Args) -> Result<(tokio::runtime::Runtime, Settings, Runtime), End> {
     let level = args.log_level.unwrap_or_else(|| args.command.log_level());
     telemetry::set_up(args.log_format, level)?;
+    let settings = args.command.settings()?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|source| Error::internal("start the async runtime").with_source(source))?;
-    let memory = memory_default();
+    let memory = settings.memory_limit.unwrap_or_else(memory_default);
+    let threads = settings.encoder_threads.unwrap_or_else(threads_default);
     // A quarter is set aside for what encoders, uploads and manifest scans take; the rest is for rows in flight.
-    Ok((tokio, Runtime::system(threads_default(), memory - memory / 4)?))
+    Ok((tokio, settings, Runtime::system(threads, memory - memory / 4)?))
 }
 
 /// Runs the command until it ends or a signal comes: the first asks it to hand back and end, a second ends it at once.
-async fn drive(args: Args, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+async fn drive(args: Args, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     let mut signals = Signals::listen()?;
     let shutdown = runtime.shutdown.clone();
     let hands_back = args.command.hands_back();
-    let mut command = Box::pin(run(args.command, runtime, output));
+    let mut command = Box::pin(run(args.command, settings, runtime, output));
     let signal = tokio::select! {
         end = &mut command => return end,
         signal = signals.next() => signal,
@@ -73,9 +76,9 @@ async fn drive(args: Args, runtime: Runtime, output: &mut Output) -> Result<(), 
     Err(End::Signal(signal))
 }
 
-async fn run(command: Command, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     match command {
-        Command::Run(args) => run::run(&args, runtime, output).await,
+        Command::Run(args) => run::run(&args, settings, runtime, output).await,
         Command::Inspect(args) => inspect::run(&args, runtime, output).await,
         Command::Quickstart(args) => quickstart::run(&args, runtime, output).await,
         Command::Node(args) => node::run(&args, runtime, output).await,

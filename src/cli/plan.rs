@@ -15,7 +15,7 @@ use crate::fluss::cluster::Cluster;
 use crate::mapping::{BucketDrift, bucket_drift, is_lake_enabled};
 use crate::model::{BucketLayout, LakeOffsets, SnapshotId, TableId, TablePath};
 use crate::plan::{gather, splits};
-use crate::round::{RoundContext, open_lake};
+use crate::round::{self, RoundContext, open_lake};
 use crate::runtime::Runtime;
 use crate::source::LedgerState;
 
@@ -55,7 +55,7 @@ struct FaultReport {
 }
 
 pub(super) async fn run(args: &Plan, runtime: Runtime, output: &mut Output) -> Result<(), End> {
-    let (cluster, service) = service(&args.server, &runtime).await?;
+    let (cluster, service) = service(&args.server, round::Options::default(), &runtime).await?;
     let tables = match &args.table {
         Some(table) => vec![table.clone()],
         None => lake_tables(&cluster).await?,

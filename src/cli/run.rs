@@ -1,13 +1,13 @@
 //! `lakeward run --once`: tier what the queue has, then end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tracing::info;
 
 use super::End;
 use super::args::Run;
 use super::output::{Output, count};
+use crate::config::Settings;
 use crate::daemon::{self, OnceReport, Service};
 use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::{Cluster, ClusterOptions};
@@ -16,14 +16,17 @@ use crate::round::{self, RoundContext};
 use crate::runtime::Runtime;
 use crate::source::cluster::ClusterSource;
 
-pub(super) async fn run(args: &Run, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     if !args.once {
         return Err(Error::unsupported("the daemon (issue: service) is not there yet")
             .with_hint("use `lakeward run --once`")
             .into());
     }
+    let server = settings.server.ok_or_else(|| {
+        Error::invalid("no server of the Fluss cluster is given").with_hint("add `--server HOST:PORT`, or `run.server` in the file")
+    })?;
     let (_, service) = tokio::select! {
-        found = service(&args.server, &runtime) => found?,
+        found = service(&server, settings.round, &runtime) => found?,
         // Nothing is held yet.
         () = runtime.shutdown.cancelled() => return Ok(()),
     };
@@ -36,7 +39,7 @@ pub(super) async fn run(args: &Run, runtime: Runtime, output: &mut Output) -> Re
             runtime.shutdown.cancel();
         }
     };
-    let report = daemon::run_once(&service, args.wait.unwrap_or(Duration::ZERO), &mut on_round).await?;
+    let report = daemon::run_once(&service, settings.wait, &mut on_round).await?;
     if report.rounds == 0 && report.faults.is_empty() {
         // Else silence would look like a fault to whoever has just made a table.
         info!("no table was due: one is when `table.datalake.freshness` has passed since it was made or last tiered");
@@ -48,17 +51,12 @@ pub(super) async fn run(args: &Run, runtime: Runtime, output: &mut Output) -> Re
 }
 
 /// Everything that works on the cluster at `server`.
-pub(super) async fn service(server: &str, runtime: &Runtime) -> Result<(Cluster, Service)> {
+pub(super) async fn service(server: &str, options: round::Options, runtime: &Runtime) -> Result<(Cluster, Service)> {
     let cluster = Cluster::connect(&[server.to_owned()], ClusterOptions::default(), runtime).await?;
     let source = Arc::new(ClusterSource::new(cluster.clone()));
     let service = Service {
         queue: Arc::<ClusterSource>::clone(&source),
-        rounds: RoundContext {
-            scan: Arc::<ClusterSource>::clone(&source),
-            ledger: source,
-            runtime: runtime.clone(),
-            options: round::Options::default(),
-        },
+        rounds: RoundContext { scan: Arc::<ClusterSource>::clone(&source), ledger: source, runtime: runtime.clone(), options },
         options: daemon::Options::default(),
     };
     Ok((cluster, service))

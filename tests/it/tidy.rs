@@ -47,6 +47,7 @@ const STOPS_AT: &[(&str, &[&str])] = &[
     ("backon", &["runtime"]),
     ("fastrand", &["runtime"]),
     ("tracing_subscriber", &["telemetry"]),
+    ("toml", &["config"]),
 ];
 
 /// Names that say nothing (docs style: a module is named for what it owns).
