@@ -18,9 +18,7 @@ use crate::source::cluster::ClusterSource;
 
 pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     if !args.once {
-        return Err(Error::unsupported("the daemon (issue: service) is not there yet")
-            .with_hint("use `lakeward run --once`")
-            .into());
+        return Err(Error::unsupported("the daemon is not supported yet").with_hint("use `lakeward run --once`").into());
     }
     let server = settings.server.ok_or_else(|| {
         Error::invalid("no server of the Fluss cluster is given").with_hint("add `--server HOST:PORT`, or `run.server` in the file")

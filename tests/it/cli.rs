@@ -67,6 +67,8 @@ async fn the_quickstart_tells_its_story_and_keeps_what_it_made() {
         .collect();
     assert_eq!(counts, [(2, 2, 15_000), (2, 2, 10_000), (4, 4, 10_000)]);
     assert_eq!(told["rounds"][1]["rows"], 15_000);
+    let serve = told["serve_with"].as_str().unwrap();
+    assert!(serve.contains(&format!("--dir '{home}/node' --warehouse '{home}/lake'")), "{serve}");
 
     let ended = run(&["inspect", &format!("{home}/lake/demo.db/orders")], None).await;
     assert_eq!(ended.code, Some(0), "{ended:?}");

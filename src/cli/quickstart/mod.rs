@@ -44,6 +44,8 @@ struct Report {
     partitions: Vec<PartitionReport>,
     rows_written: u64,
     rows_read: u64,
+    /// The command that starts the node on the folder again, where it is kept.
+    serve_with: Option<String>,
     read_with: ReadWith,
 }
 
@@ -108,6 +110,7 @@ async fn story(args: &args::Quickstart, home: &Home, node: &Node, runtime: &Runt
         partitions,
         rows_written: orders.written(),
         rows_read: read,
+        serve_with: args.dir.as_ref().map(|_| serve_with(home, node)),
         read_with: read_with(node.warehouse(), &path),
         table: path,
     };
@@ -197,6 +200,11 @@ async fn check(lake: &LakeTable, orders: &Orders, partitions: &[PartitionReport]
     Ok(read)
 }
 
+fn serve_with(home: &Home, node: &Node) -> String {
+    let folder = home.path.join("node");
+    format!("lakeward node --dir '{}' --warehouse '{}' --listen 127.0.0.1:9123", folder.display(), node.warehouse())
+}
+
 fn read_with(warehouse: &str, table: &TablePath) -> ReadWith {
     ReadWith {
         pypaimon: [
@@ -238,6 +246,9 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
         report.warehouse,
         if report.kept { "" } else { ", removed now: keep it with --dir DIR" }
     ))?;
+    if let Some(serve) = &report.serve_with {
+        output.data(&format!("\nserve it again:\n  {serve}"))?;
+    }
     for (title, text) in [("pypaimon", &report.read_with.pypaimon), ("Flink SQL", &report.read_with.flink_sql)] {
         output.data(&format!("\nread it with {title}:"))?;
         for line in text.lines() {

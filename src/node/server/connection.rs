@@ -17,6 +17,8 @@ use crate::fluss::frame::{RequestCodec, ResponseCodec, ResponseFrame};
 const IN_FLIGHT_MAX: usize = 1024;
 /// Answers that wait to be written.
 const WRITE_QUEUE: usize = 16;
+/// How long a closing connection waits for its client to take the answers.
+const DRAIN_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 /// Pause after a connection could not be accepted: most likely there are too many.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -50,7 +52,7 @@ async fn serve(server: Arc<Server>, stream: TcpStream) {
     let (reader, writer) = stream.into_split();
     let mut requests = FramedRead::new(reader, RequestCodec::default());
     let (answers, mut queue) = mpsc::channel::<ResponseFrame>(WRITE_QUEUE);
-    let writing = tokio::spawn(async move {
+    let mut writing = tokio::spawn(async move {
         let mut answers = FramedWrite::new(writer, ResponseCodec { bytes_max: i32::MAX as usize });
         while let Some(answer) = queue.recv().await {
             if answers.send(answer).await.is_err() {
@@ -91,5 +93,8 @@ async fn serve(server: Arc<Server>, stream: TcpStream) {
         }
     }
     drop(answers);
-    drop(writing.await);
+    // A client that takes nothing must not keep the node from stopping.
+    if server.runtime.clock.timeout(DRAIN_MAX, &mut writing).await.is_none() {
+        writing.abort();
+    }
 }
