@@ -53,7 +53,7 @@ def same(got, want, what):
     raise Failed(f"{what}: got {str(got)[:800]}, want {str(want)[:800]}")
 
 
-def until(seconds, what, attempt):
+def until(seconds, what, attempt, pause=0.1):
     """Calls `attempt` until it gives something true."""
     end = time.monotonic() + seconds
     while True:
@@ -62,7 +62,7 @@ def until(seconds, what, attempt):
             return result
         if time.monotonic() > end:
             raise Failed(f"no {what} within {seconds} s")
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 def free_port():
