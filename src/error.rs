@@ -7,8 +7,11 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// What to do about an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A peer or store can't be reached or asks for patience: retry.
     Unavailable,

@@ -4,6 +4,7 @@
 //! (`once`), which works on one table at a time. With `round` the only place where an error kind turns into retry or stop.
 //! Caller: `cli`.
 
+pub mod board;
 mod heart;
 mod once;
 mod outcome;
