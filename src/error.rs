@@ -143,6 +143,15 @@ impl Error {
         outer
     }
 
+    /// The same for one more who waited for it: all levels as one.
+    #[must_use]
+    pub fn echo(&self) -> Self {
+        let mut echo = Self::new(self.inner.kind, self.chain());
+        echo.inner.code = self.inner.code;
+        echo.inner.hint.clone_from(&self.inner.hint);
+        echo
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn kind(&self) -> Kind {
@@ -202,5 +211,8 @@ mod tests {
         assert_eq!(error.code(), Some(19));
         assert_eq!(error.hint(), Some("run verify"));
         assert_eq!(error.chain(), "read bucket `2`: offset `7` is gone");
+        let echo = error.echo();
+        assert_eq!((echo.kind(), echo.code(), echo.hint()), (Kind::Data, Some(19), Some("run verify")));
+        assert_eq!(echo.to_string(), error.chain());
     }
 }

@@ -1,6 +1,6 @@
 //! One TCP connection to a server: many requests in flight, answers matched by id.
 //!
-//! Owns the handshake (ApiVersions), version choice, time-outs and what happens when the connection dies. Does not own
+//! Owns the handshake (ApiVersions, SASL), version choice, time-outs and what happens when the connection dies. Does not own
 //! which server to ask, nor repeating: see `cluster`. Two tasks per connection, one that writes and one that reads;
 //! neither waits for a caller, so a slow answer holds up nobody else.
 
@@ -17,18 +17,24 @@ use tokio_util::codec::{FramedRead, FramedWrite};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::api::{ApiKey, Request};
+use super::auth::{self, Credentials};
 use super::code::Code;
 use super::frame::{CLIENT_FRAME_BYTES_MAX, RequestCodec, RequestFrame, ResponseCodec, ResponseFrame, SERVER_FRAME_BYTES_MAX};
 use super::proto::{self, ApiVersionsRequest, ErrorResponse};
 use crate::error::{Error, Kind, Result};
-use crate::runtime::Runtime;
+use crate::runtime::{Backoff, BackoffOptions, Runtime};
 
 /// Requests that wait to be written; more wait in their callers.
 const WRITE_QUEUE: usize = 64;
 
-/// Bounds of a [`Connection`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Pauses while a server asks to come back (51) with the credentials (F2.2); all of them fit into the connect time-out.
+const LOGIN: BackoffOptions = BackoffOptions { first: Duration::from_millis(100), max: Duration::from_secs(5), attempts_max: 6 };
+
+/// Bounds of a [`Connection`], and who it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionOptions {
+    /// Who we are, for clusters that ask (SASL/PLAIN); `None` sends nothing (PLAINTEXT). Every new connection logs in with it.
+    pub credentials: Option<Credentials>,
     /// For connecting and the handshake together.
     pub connect_timeout: Duration,
     /// From handing in a request to its answer. Official servers never answer what they can't read (F2.1).
@@ -40,6 +46,7 @@ pub struct ConnectionOptions {
 impl Default for ConnectionOptions {
     fn default() -> Self {
         Self {
+            credentials: None,
             connect_timeout: Duration::from_secs(15),
             request_timeout: Duration::from_secs(30),
             frame_bytes_max: CLIENT_FRAME_BYTES_MAX,
@@ -73,7 +80,7 @@ pub struct Connection {
     frames: mpsc::Sender<RequestFrame>,
     versions: Arc<BTreeMap<i32, (i32, i32)>>,
     server_type: Option<ServerType>,
-    options: ConnectionOptions,
+    request_timeout: Duration,
     runtime: Runtime,
     // Ends both tasks when the last clone goes.
     _close: Arc<DropGuard>,
@@ -151,10 +158,11 @@ impl Connection {
     /// Connects to `address` (`HOST:PORT`) and shakes hands.
     ///
     /// # Errors
-    /// `Unavailable` when the server can't be reached in time or hangs up; `Data` when it does not speak this protocol.
+    /// `Unavailable` when the server can't be reached in time or hangs up; `Data` when it does not speak this protocol;
+    /// `Invalid` with code 46 when it refuses the credentials.
     ///
     /// Source: F2.2.
-    pub async fn connect(address: &str, options: ConnectionOptions, runtime: &Runtime) -> Result<Self> {
+    pub async fn connect(address: &str, options: &ConnectionOptions, runtime: &Runtime) -> Result<Self> {
         let limit = options.connect_timeout;
         let connected = runtime.clock.timeout(limit, Box::pin(Self::open(address, options, runtime))).await;
         connected
@@ -164,7 +172,7 @@ impl Connection {
             .map_err(|error| error.context(format!("connect to `{address}`")))
     }
 
-    async fn open(address: &str, options: ConnectionOptions, runtime: &Runtime) -> Result<Self> {
+    async fn open(address: &str, options: &ConnectionOptions, runtime: &Runtime) -> Result<Self> {
         let refused = |source: std::io::Error| {
             Error::unavailable("can't be reached").with_code(Code::NETWORK_EXCEPTION.0).with_source(source)
         };
@@ -183,7 +191,7 @@ impl Connection {
             // What the handshake itself needs.
             versions: Arc::new(BTreeMap::from([(ApiKey::ApiVersions.number().into(), (0, 0))])),
             server_type: None,
-            options,
+            request_timeout: options.request_timeout,
             runtime: runtime.clone(),
             _close: Arc::new(closed.drop_guard()),
         };
@@ -200,7 +208,27 @@ impl Connection {
             Some(2) => Some(ServerType::Tablet),
             _ => None,
         };
+        if let Some(credentials) = &options.credentials {
+            connection.log_in(credentials).await?;
+        }
         Ok(connection)
+    }
+
+    /// Proves who we are: one exchange, repeated as long as the server asks for patience.
+    async fn log_in(&self, credentials: &Credentials) -> Result<()> {
+        let mut backoff = Backoff::new(LOGIN, &self.runtime.rng);
+        let user = credentials.username();
+        loop {
+            let error = match self.call(&credentials.request()).await {
+                // PLAIN ends with an empty challenge or none.
+                Ok(answer) if answer.challenge.as_ref().is_none_or(Bytes::is_empty) => return Ok(()),
+                Ok(_) => Error::unsupported("the server asks for more than SASL/PLAIN has to say"),
+                Err(error) => error,
+            };
+            let pause = backoff.next_pause().filter(|_| error.code() == Some(Code::RETRIABLE_AUTHENTICATE.0));
+            let Some(pause) = pause else { return Err(error.context(format!("log in as `{user}`"))) };
+            self.runtime.clock.sleep(pause).await;
+        }
     }
 
     /// `HOST:PORT` of the server.
@@ -249,7 +277,10 @@ impl Connection {
         if body.len() > SERVER_FRAME_BYTES_MAX - 8 {
             return Err(Error::invalid(format!("`{key}` request of {} bytes is larger than servers take", body.len())));
         }
-        let named = |error: Error| error.context(format!("`{key}` to `{}`", self.address));
+        let named = |error: Error| {
+            let error = error.context(format!("`{key}` to `{}`", self.address));
+            if error.code() == Some(Code::AUTHENTICATE.0) { error.with_hint(auth::HINT) } else { error }
+        };
         let body = self.exchange(key.number(), version, body).await.map_err(named)?;
         proto::decode(key.name(), body).map_err(named)
     }
@@ -257,7 +288,7 @@ impl Connection {
     async fn exchange(&self, key: i16, version: i16, body: Bytes) -> Result<Bytes> {
         let (sender, answer) = oneshot::channel();
         let place = self.enter(sender)?;
-        let limit = self.options.request_timeout;
+        let limit = self.request_timeout;
         let frame = RequestFrame { key, version, id: place.id, body };
         let outcome = self
             .runtime

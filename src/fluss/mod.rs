@@ -4,6 +4,7 @@
 //! ([`connection`]). Knows nothing of lakes, rounds or files.
 
 pub mod api;
+pub mod auth;
 pub mod bucket;
 pub mod cluster;
 pub mod code;

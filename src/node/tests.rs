@@ -49,7 +49,7 @@ impl Stage {
     }
 
     async fn connect(&self) -> Connection {
-        Connection::connect(&self.node.address().to_string(), ConnectionOptions::default(), &self.runtime).await.unwrap()
+        Connection::connect(&self.node.address().to_string(), &ConnectionOptions::default(), &self.runtime).await.unwrap()
     }
 
     async fn create(&self, table: &str, json: Value) -> i64 {
@@ -115,7 +115,7 @@ impl Stage {
 
 async fn started(options: NodeOptions, runtime: &Runtime) -> (Node, Connection) {
     let node = Node::start(options, runtime.clone()).await.unwrap();
-    let client = Connection::connect(&node.address().to_string(), ConnectionOptions::default(), runtime).await.unwrap();
+    let client = Connection::connect(&node.address().to_string(), &ConnectionOptions::default(), runtime).await.unwrap();
     (node, client)
 }
 

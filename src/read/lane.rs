@@ -119,20 +119,8 @@ async fn request(scan: &dyn TableScan, table: Arc<TableInfo>, options: Options, 
         }
         Err(error) => {
             for (want, _) in batch {
-                drop(want.reply.send(Err(echo(&error))));
+                drop(want.reply.send(Err(error.echo())));
             }
         }
     }
-}
-
-/// The same error for everyone who waited for it.
-fn echo(error: &Error) -> Error {
-    let mut copy = Error::new(error.kind(), error.chain());
-    if let Some(code) = error.code() {
-        copy = copy.with_code(code);
-    }
-    if let Some(hint) = error.hint() {
-        copy = copy.with_hint(hint);
-    }
-    copy
 }

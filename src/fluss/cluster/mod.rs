@@ -27,7 +27,7 @@ use crate::model::TablePath;
 use crate::runtime::{BackoffOptions, Runtime};
 
 /// Bounds of a [`Cluster`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterOptions {
     /// Of each connection.
     pub connection: ConnectionOptions,
@@ -67,7 +67,7 @@ impl Cluster {
     /// Finds the cluster through the first of `bootstrap` (`HOST:PORT`) that answers.
     ///
     /// # Errors
-    /// `Invalid` when no address is given; `Unavailable` when none answers or no tablet server is alive.
+    /// `Invalid` when no address is given or the credentials are refused; `Unavailable` when none answers or no tablet server is alive.
     ///
     /// Source: S1.1.
     pub async fn connect(bootstrap: &[String], options: ClusterOptions, runtime: &Runtime) -> Result<Self> {
@@ -81,12 +81,13 @@ impl Cluster {
         }
         let cluster = Self(Arc::new(Inner {
             bootstrap: bootstrap.to_vec(),
-            options,
             runtime: runtime.clone(),
-            pool: Pool::new(options.connection, runtime.clone()),
+            pool: Pool::new(options.connection.clone(), runtime.clone()),
             metadata: Mutex::default(),
+            options,
         }));
         let what = format!("find the cluster at `{}`", bootstrap.join("`, `"));
+        let options = &cluster.0.options;
         let mut retry = Retry::new(what, options.bootstrap, options.retry_time, runtime);
         loop {
             match cluster.refresh_servers().await {

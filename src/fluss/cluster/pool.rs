@@ -26,7 +26,7 @@ enum Slot {
     #[default]
     Empty,
     Connected(Connection),
-    Failed(Moment, String),
+    Failed(Moment, Error),
 }
 
 impl Pool {
@@ -45,13 +45,11 @@ impl Pool {
         let mut slot = slot.lock().await;
         match &*slot {
             Slot::Connected(connection) if !connection.is_dead() => return Ok(connection.clone()),
-            Slot::Failed(at, message) if at.elapsed() < FAILURE_STANDS => {
-                return Err(Error::unavailable(message.clone()).with_code(Code::NETWORK_EXCEPTION.0));
-            }
+            Slot::Failed(at, error) if at.elapsed() < FAILURE_STANDS => return Err(error.echo()),
             Slot::Empty | Slot::Connected(_) | Slot::Failed(..) => {}
         }
         *slot = Slot::Empty;
-        let connected = Connection::connect(address, self.options, &self.runtime).await.and_then(|connection| {
+        let connected = Connection::connect(address, &self.options, &self.runtime).await.and_then(|connection| {
             match (role, connection.server_type()) {
                 (Some(wanted), Some(found)) if wanted != found => {
                     Err(Code::NETWORK_EXCEPTION.error(format!("server `{address}` is a {found}, not a {wanted}")))
@@ -61,7 +59,7 @@ impl Pool {
         });
         match &connected {
             Ok(connection) => *slot = Slot::Connected(connection.clone()),
-            Err(error) => *slot = Slot::Failed(self.runtime.clock.moment(), error.chain()),
+            Err(error) => *slot = Slot::Failed(self.runtime.clock.moment(), error.echo()),
         }
         connected
     }

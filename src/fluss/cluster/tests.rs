@@ -5,6 +5,7 @@ use prost::Message;
 use super::*;
 use crate::error::Kind;
 use crate::fluss::api::ApiKey;
+use crate::fluss::auth::Credentials;
 use crate::fluss::fake::{FakeServer, Reply, servers};
 use crate::fluss::proto::*;
 use crate::model::{BucketId, PartitionId, TableBucket, TableId};
@@ -200,4 +201,24 @@ async fn a_table_that_was_made_again_is_stale() {
     let wanted = TableBucket { table: TableId(7), partition: None, bucket: BucketId(0) };
     let error = cluster.locate(&TablePath::new("db", "t"), &[wanted]).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (Kind::Stale, Some(7)));
+}
+
+#[tokio::test]
+async fn a_refused_login_ends_the_search_at_once_for_everyone_who_waits_for_it() {
+    let server = FakeServer::start(None, 0, |key, _, _| {
+        assert_eq!(key, ApiKey::Authenticate);
+        Reply::Error(Code::AUTHENTICATE.error("who are you"))
+    })
+    .await;
+    let mut options = quick();
+    options.connection.credentials = Some(Credentials::new("otto", "geheim").unwrap());
+    let error = Cluster::connect(&[server.address()], options.clone(), &runtime()).await.unwrap_err();
+    assert_eq!((error.kind(), error.code(), error.hint().is_some()), (Kind::Invalid, Some(46), true), "{}", error.chain());
+    assert_eq!(server.requests.load(Ordering::SeqCst), 1);
+    let pool = Pool::new(options.connection, runtime());
+    for _ in 0..3 {
+        let error = pool.get(None, &server.address()).await.unwrap_err();
+        assert_eq!((error.kind(), error.code(), error.hint().is_some()), (Kind::Invalid, Some(46), true), "{}", error.chain());
+    }
+    assert_eq!(server.requests.load(Ordering::SeqCst), 2);
 }

@@ -1,4 +1,5 @@
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prost::Message;
 use tokio::io::AsyncWriteExt;
@@ -6,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::codec::Framed;
 
 use super::*;
-use crate::fluss::fake::{ServerCodec, ServerStream};
+use crate::fluss::fake::{FakeServer, Reply, ServerCodec, ServerStream, read as read_message};
 use crate::fluss::proto::*;
 
 fn offers(keys: &[(ApiKey, i32)], server_type: Option<i32>) -> ApiVersionsResponse {
@@ -31,7 +32,7 @@ where
         server.send(ResponseFrame::success(hello.id, &offers(&known, Some(2)))).await.unwrap();
         script(server).await;
     });
-    Connection::connect(&address, options, &Runtime::simulated(1, 0, 1 << 20)).await.unwrap()
+    Connection::connect(&address, &options, &Runtime::simulated(1, 0, 1 << 20)).await.unwrap()
 }
 
 fn exists(name: &str) -> TableExistsRequest {
@@ -186,7 +187,7 @@ async fn a_server_that_can_not_be_reached_is_named() {
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
     let runtime = Runtime::simulated(1, 0, 1 << 20);
-    let error = Connection::connect(&address, ConnectionOptions::default(), &runtime).await.unwrap_err();
+    let error = Connection::connect(&address, &ConnectionOptions::default(), &runtime).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Some(1)));
     assert!(error.to_string().contains(&address));
 }
@@ -204,4 +205,83 @@ async fn ids_go_round_and_pass_over_those_in_use() {
     let (sender, _keep) = oneshot::channel();
     let passed = connection.enter(sender).unwrap();
     assert_eq!((last.id, first.id, passed.id), (i32::MAX, 0, 1));
+}
+
+fn otto() -> ConnectionOptions {
+    ConnectionOptions { credentials: Some(Credentials::new("otto", "geheim").unwrap()), ..Default::default() }
+}
+
+/// A server that lets in whom `login` lets in, and nobody else do anything.
+async fn guarded(login: impl Fn(usize, AuthenticateRequest) -> Reply + Send + Sync + 'static) -> FakeServer {
+    let logins = AtomicUsize::new(0);
+    FakeServer::start(None, 0, move |key, _, body| match key {
+        ApiKey::Authenticate => login(logins.fetch_add(1, Ordering::SeqCst), read_message(body)),
+        _ => TableExistsResponse { exists: true }.into(),
+    })
+    .await
+}
+
+async fn connect(server: &FakeServer, options: &ConnectionOptions) -> Result<Connection> {
+    Connection::connect(&server.address(), options, &Runtime::simulated(1, 0, 1 << 20)).await
+}
+
+#[tokio::test]
+async fn each_new_connection_logs_in_before_anything_else_and_waits_when_asked_to() {
+    let server = guarded(|nth, request| {
+        assert_eq!((request.protocol.as_str(), request.token.as_ref()), ("PLAIN", b"\0otto\0geheim".as_slice()));
+        match nth {
+            0 | 1 => Reply::Error(Code::RETRIABLE_AUTHENTICATE.error("not yet")),
+            2 => AuthenticateResponse { challenge: Some(Bytes::new()) }.into(),
+            _ => AuthenticateResponse { challenge: None }.into(),
+        }
+    })
+    .await;
+    let first = connect(&server, &otto()).await.unwrap();
+    assert_eq!(server.requests.load(Ordering::SeqCst), 3);
+    assert!(first.call(&exists("a")).await.unwrap().exists);
+    let second = connect(&server, &otto()).await.unwrap();
+    assert!(second.call(&exists("a")).await.unwrap().exists);
+    assert_eq!(server.requests.load(Ordering::SeqCst), 6);
+    connect(&server, &ConnectionOptions::default()).await.unwrap();
+    assert_eq!(server.requests.load(Ordering::SeqCst), 6, "without credentials nothing is sent");
+}
+
+#[tokio::test]
+async fn a_refused_login_is_asked_once_and_names_the_user_the_reason_and_a_way_out() {
+    let server =
+        guarded(|_, _| Reply::Error(Code::AUTHENTICATE.error("Authentication failed: Invalid username or password"))).await;
+    let error = connect(&server, &otto()).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(46)));
+    let text = error.chain();
+    assert!(text.contains("`otto`") && text.contains("Invalid username") && !text.contains("geheim"), "{text}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("security.sasl")), "{error:?}");
+    assert_eq!(server.requests.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_has_no_login_or_another_one_is_told_apart() {
+    let server = guarded(|_, _| AuthenticateResponse { challenge: Some(Bytes::from_static(b"prove it")) }.into()).await;
+    let error = connect(&server, &otto()).await.unwrap_err();
+    assert!(error.kind() == Kind::Unsupported && error.chain().contains("more than SASL/PLAIN"), "{}", error.chain());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let mut server = Framed::new(listener.accept().await.unwrap().0, ServerCodec);
+        let hello = server.next().await.unwrap().unwrap();
+        server.send(ResponseFrame::success(hello.id, &offers(&[(ApiKey::ListTables, 0)], None))).await.unwrap();
+        assert!(server.next().await.is_none(), "the password went out");
+    });
+    let error = Connection::connect(&address, &otto(), &Runtime::simulated(1, 0, 1 << 20)).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Unsupported, Some(2)));
+    assert!(error.chain().contains("does not offer `Authenticate`"), "{}", error.chain());
+}
+
+#[tokio::test]
+async fn a_server_that_wants_a_login_that_we_do_not_have_is_told_with_a_way_out() {
+    let server =
+        FakeServer::start(None, 0, |_, _, _| Reply::Error(Code::AUTHENTICATE.error("has not completed authentication yet"))).await;
+    let connection = connect(&server, &ConnectionOptions::default()).await.unwrap();
+    let error = connection.call(&exists("a")).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(46)));
+    assert!(error.hint().is_some_and(|hint| hint.contains("security.protocol")), "{error:?}");
 }

@@ -1,0 +1,77 @@
+//! Who a connection belongs to: SASL/PLAIN (F2.2).
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::proto::AuthenticateRequest;
+use crate::error::{Error, Result};
+
+/// What helps when a server refuses or wants a login.
+pub(super) const HINT: &str =
+    "compare `security.protocol` and `security.sasl.…` with what this listener of the cluster is set up for";
+
+/// The only mechanism that Fluss has; it goes out as the protocol's name.
+const MECHANISM: &str = "PLAIN";
+
+/// User and password. Debug hides the password, and nothing else shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    username: Arc<str>,
+    password: Arc<str>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// A user and his password.
+    ///
+    /// # Errors
+    /// `Invalid` for what PLAIN can't carry: an empty text, or one with a zero byte.
+    pub fn new(username: &str, password: &str) -> Result<Self> {
+        for (what, text) in [("user name", username), ("password", password)] {
+            if text.is_empty() || text.contains('\0') {
+                return Err(Error::invalid(format!("a {what} for SASL/PLAIN can't be empty or hold a zero byte")));
+            }
+        }
+        Ok(Self { username: username.into(), password: password.into() })
+    }
+
+    /// The user.
+    #[must_use]
+    pub fn username(&self) -> &str {
+        &self.username
+    }
+
+    /// What proves it to a server.
+    pub(super) fn request(&self) -> AuthenticateRequest {
+        let token = format!("\0{}\0{}", self.username, self.password);
+        AuthenticateRequest { protocol: MECHANISM.to_owned(), token: token.into_bytes().into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+
+    #[test]
+    fn the_password_goes_to_the_server_and_nowhere_else() {
+        let credentials = Credentials::new("otto", "geheim").unwrap();
+        let request = credentials.request();
+        assert_eq!((request.protocol.as_str(), request.token.as_ref()), ("PLAIN", b"\0otto\0geheim".as_slice()));
+        let shown = format!("{credentials:?} {:#?}", Some(&credentials));
+        assert!(shown.contains("otto") && !shown.contains("geheim"), "{shown}");
+    }
+
+    #[test]
+    fn what_plain_can_not_carry_is_refused_without_showing_it() {
+        for (username, password) in [("", "x"), ("x", ""), ("a\0b", "x"), ("x", "geh\0eim")] {
+            let error = Credentials::new(username, password).unwrap_err();
+            assert!(error.kind() == Kind::Invalid && !error.chain().contains("geh"), "{}", error.chain());
+        }
+    }
+}
