@@ -28,6 +28,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [Self::Unavailable, Self::Stale, Self::Invalid, Self::Data, Self::Unsupported, Self::Internal];
+
     /// Lower-case word for logs, status and JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -2,37 +2,68 @@
 
 use std::time::Duration;
 
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
+use super::metrics;
 use crate::error::Error;
 use crate::model::{RoundOutcome, RoundSummary, SnapshotId, TablePath, TieringEpoch};
+
+/// Target of the one line that each round ends with.
+const ROUND: &str = "lakeward::round";
+/// Target of what happens to tables between rounds.
+const TABLE: &str = "lakeward::table";
+/// Target of what happens between us and the coordinator.
+const HEART: &str = "lakeward::heart";
 
 /// A round ended well.
 #[derive(Debug)]
 pub struct RoundFinished<'a>(pub &'a RoundSummary);
 
 impl RoundFinished<'_> {
-    /// Logs it.
+    /// Logs and counts it.
     pub fn emit(self) {
         let round = self.0;
-        let table = &round.table;
+        let (outcome, snapshot) = match round.outcome {
+            RoundOutcome::Committed { snapshot } => ("committed", Some(snapshot.0)),
+            RoundOutcome::Idle => ("idle", None),
+            RoundOutcome::Gone => ("gone", None),
+        };
+        metrics::ROUNDS.add(outcome, 1);
+        metrics::ROWS.add("", round.rows);
+        metrics::FILES.add("", round.files);
+        metrics::BYTES.add("", round.bytes);
+        metrics::ATTEMPTS.add("", round.attempts.into());
+        macro_rules! line {
+            ($log:ident, $words:literal) => {
+                $log!(
+                    target: ROUND,
+                    table = %round.table,
+                    round = %round.round,
+                    outcome,
+                    snapshot,
+                    recovered = round.recovered.map(|snapshot| snapshot.0),
+                    rows = round.rows,
+                    files = round.files,
+                    bytes = round.bytes,
+                    splits = round.splits,
+                    attempts = round.attempts,
+                    plan_ms = round.plan_ms,
+                    write_ms = round.write_ms,
+                    commit_ms = round.commit_ms,
+                    $words
+                )
+            };
+        }
         match round.outcome {
-            RoundOutcome::Idle => info!(%table, round = %round.round, "nothing to tier"),
-            RoundOutcome::Gone => info!(%table, round = %round.round, "the table was dropped"),
-            RoundOutcome::Committed { snapshot } => info!(
-                %table,
-                round = %round.round,
-                %snapshot,
-                rows = round.rows,
-                files = round.files,
-                bytes = round.bytes,
-                splits = round.splits,
-                attempts = round.attempts,
-                plan_ms = round.plan_ms,
-                write_ms = round.write_ms,
-                commit_ms = round.commit_ms,
-                "round committed"
-            ),
+            RoundOutcome::Committed { .. } => {
+                for (stage, ms) in [("plan", round.plan_ms), ("write", round.write_ms), ("commit", round.commit_ms)] {
+                    metrics::ROUND_SECONDS.record(stage, Duration::from_millis(ms).as_secs_f64());
+                }
+                line!(info, "round committed");
+            }
+            // Nothing has changed, and there may be many.
+            RoundOutcome::Idle => line!(debug, "nothing to tier"),
+            RoundOutcome::Gone => line!(info, "the table was dropped"),
         }
     }
 }
@@ -47,9 +78,17 @@ pub struct RoundFailed<'a> {
 }
 
 impl RoundFailed<'_> {
-    /// Logs it.
+    /// Logs and counts it.
     pub fn emit(self) {
-        warn!(table = %self.table, kind = %self.error.kind(), error = %self.error.chain(), "round failed");
+        metrics::ROUNDS_FAILED.add(self.error.kind().as_str(), 1);
+        warn!(
+            target: ROUND,
+            table = %self.table,
+            outcome = "failed",
+            kind = %self.error.kind(),
+            error = %self.error.chain(),
+            "round failed"
+        );
     }
 }
 
@@ -63,9 +102,11 @@ pub struct TableHeld<'a> {
 }
 
 impl TableHeld<'_> {
-    /// Logs it.
+    /// Logs and counts it.
     pub fn emit(self) {
+        metrics::HOLDS.add(self.error.kind().as_str(), 1);
         error!(
+            target: TABLE,
             table = %self.table,
             kind = %self.error.kind(),
             error = %self.error.chain(),
@@ -87,7 +128,7 @@ pub struct TableClaimed<'a> {
 impl TableClaimed<'_> {
     /// Logs it.
     pub fn emit(self) {
-        info!(table = %self.table, tiering_epoch = %self.epoch, "table claimed");
+        debug!(target: TABLE, table = %self.table, tiering_epoch = %self.epoch, "table claimed");
     }
 }
 
@@ -103,7 +144,7 @@ pub struct TableReturned<'a> {
 impl TableReturned<'_> {
     /// Logs it.
     pub fn emit(self) {
-        info!(table = %self.table, reason = self.reason, "table handed back");
+        info!(target: TABLE, table = %self.table, reason = self.reason, "table handed back");
     }
 }
 
@@ -117,9 +158,10 @@ pub struct LeaseLost<'a> {
 }
 
 impl LeaseLost<'_> {
-    /// Logs it.
+    /// Logs and counts it.
     pub fn emit(self) {
-        warn!(table = %self.table, reason = self.reason, "lease lost");
+        metrics::LEASES_LOST.add("", 1);
+        warn!(target: HEART, table = %self.table, reason = self.reason, "lease lost");
     }
 }
 
@@ -135,9 +177,10 @@ pub struct Replanned<'a> {
 }
 
 impl Replanned<'_> {
-    /// Logs it.
+    /// Logs and counts it.
     pub fn emit(self) {
-        info!(table = %self.table, attempt = self.attempt, reason = %self.error.chain(), "round planned afresh");
+        metrics::REPLANS.add("", 1);
+        info!(target: TABLE, table = %self.table, attempt = self.attempt, reason = %self.error.chain(), "round planned afresh");
     }
 }
 
@@ -151,9 +194,10 @@ pub struct SnapshotRecovered<'a> {
 }
 
 impl SnapshotRecovered<'_> {
-    /// Logs it.
+    /// Logs and counts it.
     pub fn emit(self) {
-        info!(table = %self.table, snapshot = %self.snapshot, "unknown lake snapshot recorded in Fluss");
+        metrics::RECOVERED.add("", 1);
+        info!(target: TABLE, table = %self.table, snapshot = %self.snapshot, "unknown lake snapshot recorded in Fluss");
     }
 }
 
@@ -167,9 +211,10 @@ pub struct HeartbeatFailed<'a> {
 }
 
 impl HeartbeatFailed<'_> {
-    /// Logs it.
+    /// Logs and counts it.
     pub fn emit(self) {
+        metrics::HEARTBEATS_FAILED.add("", 1);
         let pause_ms = u64::try_from(self.pause.as_millis()).unwrap_or(u64::MAX);
-        warn!(error = %self.error.chain(), pause_ms, "heartbeat failed");
+        warn!(target: HEART, error = %self.error.chain(), pause_ms, "heartbeat failed");
     }
 }

@@ -1,6 +1,18 @@
-//! Metric names, units and help, each said once. Counters end in `_total`; sizes are bytes, times seconds.
+//! Every metric: name, shape, unit, label and help, each said once. The README's table is made of this one (a test holds it).
 //!
-//! Nothing exports them yet; the README lists them, and the events that move them are in `events`.
+//! `tiering_<noun>_<unit>`; counters end in `_total`; sizes are bytes, times seconds. A metric has one label at most, from a
+//! closed set, or `table`: those are told afresh at each scrape, so that a table that has gone takes its series along.
+
+/// How a metric moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Up only, from 0 at the start of the process.
+    Counter,
+    /// As it is now.
+    Gauge,
+    /// Values in buckets, with count and sum.
+    Histogram,
+}
 
 /// What a metric counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,78 +25,201 @@ pub enum Unit {
     Seconds,
 }
 
-/// A metric: its name, unit, and one line of help.
+/// A metric.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     /// Name.
     pub name: &'static str,
+    /// How it moves.
+    pub shape: Shape,
     /// Unit.
     pub unit: Unit,
-    /// Help.
+    /// Its label, if it has one.
+    pub label: Option<&'static str>,
+    /// One line of help.
     pub help: &'static str,
 }
 
+const fn counter(name: &'static str, unit: Unit, help: &'static str) -> Metric {
+    Metric { name, shape: Shape::Counter, unit, label: None, help }
+}
+
+const fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Metric {
+    Metric { name, shape: Shape::Gauge, unit, label: None, help }
+}
+
+impl Metric {
+    const fn by(self, label: &'static str) -> Self {
+        Self { label: Some(label), ..self }
+    }
+
+    /// Moves a counter up. `value` is that of its label, if it has one.
+    pub(super) fn add(self, value: &str, more: u64) {
+        match self.label {
+            Some(label) => ::metrics::counter!(self.name, label => value.to_owned()).increment(more),
+            None => ::metrics::counter!(self.name).increment(more),
+        }
+    }
+
+    /// Sets a counter to what somebody else has counted.
+    pub(super) fn counted(self, value: &str, total: u64) {
+        match self.label {
+            Some(label) => ::metrics::counter!(self.name, label => value.to_owned()).absolute(total),
+            None => ::metrics::counter!(self.name).absolute(total),
+        }
+    }
+
+    /// Sets a gauge.
+    pub(super) fn set(self, value: &str, now: f64) {
+        match self.label {
+            Some(label) => ::metrics::gauge!(self.name, label => value.to_owned()).set(now),
+            None => ::metrics::gauge!(self.name).set(now),
+        }
+    }
+
+    /// Puts a value into a histogram.
+    pub(super) fn record(self, value: &str, seen: f64) {
+        match self.label {
+            Some(label) => ::metrics::histogram!(self.name, label => value.to_owned()).record(seen),
+            None => ::metrics::histogram!(self.name).record(seen),
+        }
+    }
+
+    /// Tells whoever records about it.
+    pub(super) fn describe(self) {
+        let unit = match self.unit {
+            Unit::Count => ::metrics::Unit::Count,
+            Unit::Bytes => ::metrics::Unit::Bytes,
+            Unit::Seconds => ::metrics::Unit::Seconds,
+        };
+        match self.shape {
+            Shape::Counter => ::metrics::describe_counter!(self.name, unit, self.help),
+            Shape::Gauge => ::metrics::describe_gauge!(self.name, unit, self.help),
+            Shape::Histogram => ::metrics::describe_histogram!(self.name, unit, self.help),
+        }
+    }
+}
+
 /// Rows now in the lake.
-pub const ROWS: Metric = Metric { name: "tiering_written_rows_total", unit: Unit::Count, help: "rows of committed rounds" };
+pub const ROWS: Metric = counter("tiering_written_rows_total", Unit::Count, "rows of committed rounds");
 /// Data files now in the lake.
-pub const FILES: Metric = Metric { name: "tiering_written_files_total", unit: Unit::Count, help: "data files of committed rounds" };
+pub const FILES: Metric = counter("tiering_written_files_total", Unit::Count, "data files of committed rounds");
 /// Bytes now in the lake.
-pub const BYTES: Metric =
-    Metric { name: "tiering_written_bytes_total", unit: Unit::Bytes, help: "bytes of the data files of committed rounds" };
-/// Rounds that ended well, by outcome (`committed`, `idle`, `gone`).
+pub const BYTES: Metric = counter("tiering_written_bytes_total", Unit::Bytes, "bytes of the data files of committed rounds");
+/// Rounds that ended well.
 pub const ROUNDS: Metric =
-    Metric { name: "tiering_round_finished_total", unit: Unit::Count, help: "rounds that ended well, by `outcome`" };
-/// Rounds that failed, by error kind.
+    counter("tiering_round_finished_total", Unit::Count, "rounds that ended well: `committed`, `idle` or `gone`").by("outcome");
+/// Rounds that failed.
 pub const ROUNDS_FAILED: Metric =
-    Metric { name: "tiering_round_failed_total", unit: Unit::Count, help: "rounds that failed, by `kind`" };
-/// Time of rounds, by stage (`plan`, `write`, `commit`).
-pub const ROUND_SECONDS: Metric =
-    Metric { name: "tiering_round_seconds_total", unit: Unit::Seconds, help: "time spent in rounds, by `stage`" };
+    counter("tiering_round_failed_total", Unit::Count, "rounds that failed, by the kind of error").by("kind");
+/// Time of rounds.
+pub const ROUND_SECONDS: Metric = Metric {
+    name: "tiering_round_seconds",
+    shape: Shape::Histogram,
+    unit: Unit::Seconds,
+    label: Some("stage"),
+    help: "time of committed rounds: `plan`, `write` (reading included) and `commit`",
+};
+/// Tries to publish.
+pub const ATTEMPTS: Metric = counter(
+    "tiering_commit_attempts_total",
+    Unit::Count,
+    "tries to publish a snapshot; more than rounds where others write to the same tables",
+);
 /// Rounds planned afresh within one assignment.
-pub const REPLANS: Metric =
-    Metric { name: "tiering_round_replanned_total", unit: Unit::Count, help: "rounds dropped as stale and planned afresh" };
-/// Leases given up.
-pub const LEASES_LOST: Metric =
-    Metric { name: "tiering_lease_lost_total", unit: Unit::Count, help: "tables given up because the lease was lost" };
+pub const REPLANS: Metric = counter("tiering_round_replanned_total", Unit::Count, "rounds dropped as stale and planned afresh");
+/// Snapshots recovered.
+pub const RECOVERED: Metric =
+    counter("tiering_snapshot_recovered_total", Unit::Count, "lake snapshots that Fluss did not know and that recovery recorded");
 /// Tables held.
 pub const HOLDS: Metric =
-    Metric { name: "tiering_table_held_total", unit: Unit::Count, help: "times that a table was put on hold, by `kind`" };
-/// Snapshots recovered.
-pub const RECOVERED: Metric = Metric {
-    name: "tiering_snapshot_recovered_total",
-    unit: Unit::Count,
-    help: "lake snapshots that Fluss did not know and that recovery recorded",
-};
+    counter("tiering_table_held_total", Unit::Count, "times that a table was put on hold, by the kind of error").by("kind");
+/// Leases given up.
+pub const LEASES_LOST: Metric = counter("tiering_lease_lost_total", Unit::Count, "tables given up because the lease was lost");
 /// Heartbeats failed.
-pub const HEARTBEATS_FAILED: Metric =
-    Metric { name: "tiering_heartbeat_failed_total", unit: Unit::Count, help: "heartbeats without an answer" };
+pub const HEARTBEATS_FAILED: Metric = counter("tiering_heartbeat_failed_total", Unit::Count, "heartbeats without an answer");
 
-/// All of them, in README order.
-pub const ALL: [Metric; 11] =
-    [ROWS, FILES, BYTES, ROUNDS, ROUNDS_FAILED, ROUND_SECONDS, REPLANS, LEASES_LOST, HOLDS, RECOVERED, HEARTBEATS_FAILED];
+/// All that events move, in README order.
+pub const EVENTS: [Metric; 12] =
+    [ROWS, FILES, BYTES, ROUNDS, ROUNDS_FAILED, ROUND_SECONDS, ATTEMPTS, REPLANS, RECOVERED, HOLDS, LEASES_LOST, HEARTBEATS_FAILED];
+
+/// Age of the last answer to a heartbeat.
+pub const HEARTBEAT_AGE: Metric =
+    gauge("tiering_heartbeat_age_seconds", Unit::Seconds, "time since the coordinator last answered a heartbeat");
+/// Rounds now.
+pub const ROUNDS_RUNNING: Metric = gauge("tiering_rounds_running", Unit::Count, "rounds in progress");
+/// Tables by state.
+pub const TABLES: Metric = gauge("tiering_tables", Unit::Count, "tables that this service has met, by state").by("state");
+/// Tables on hold.
+pub const TABLES_HELD: Metric = gauge("tiering_held_tables", Unit::Count, "tables on hold now, by the kind of error").by("kind");
+/// Lag in time.
+pub const LAG_SECONDS: Metric =
+    gauge("tiering_table_lag_seconds", Unit::Seconds, "age of what the lake has of the table").by("table");
+/// Lag in rows.
+pub const LAG_ROWS: Metric =
+    gauge("tiering_table_lag_rows", Unit::Count, "rows of the table that its last round knew of and left").by("table");
+/// Age of the last success.
+pub const SUCCESS_AGE: Metric =
+    gauge("tiering_table_success_age_seconds", Unit::Seconds, "time since a round of the table last ended well").by("table");
+/// Rows of a table.
+pub const TABLE_ROWS: Metric =
+    counter("tiering_table_rows_total", Unit::Count, "rows of the table in committed rounds").by("table");
+/// Size of the budget.
+pub const BUDGET: Metric = gauge("tiering_budget_bytes", Unit::Bytes, "memory that rows in flight may take");
+/// Use of the budget.
+pub const BUDGET_USED: Metric = gauge("tiering_budget_used_bytes", Unit::Bytes, "memory that rows in flight take now");
+/// Which build this is.
+pub const BUILD: Metric = gauge("tiering_build_info", Unit::Count, "1, with the version of the binary").by("version");
+
+/// All that tell how things are when they are asked for, in README order.
+pub const STATE: [Metric; 11] = [
+    HEARTBEAT_AGE,
+    ROUNDS_RUNNING,
+    TABLES,
+    TABLES_HELD,
+    LAG_SECONDS,
+    LAG_ROWS,
+    SUCCESS_AGE,
+    TABLE_ROWS,
+    BUDGET,
+    BUDGET_USED,
+    BUILD,
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn all() -> impl Iterator<Item = Metric> {
+        EVENTS.into_iter().chain(STATE)
+    }
+
     #[test]
-    fn names_are_unique_and_tell_their_unit() {
-        let mut names: Vec<&str> = ALL.iter().map(|metric| metric.name).collect();
+    fn names_are_unique_and_tell_their_shape_and_unit() {
+        let mut names: Vec<&str> = all().map(|metric| metric.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), ALL.len());
-        for metric in ALL {
-            assert!(metric.name.starts_with("tiering_") && metric.name.ends_with("_total"), "{}", metric.name);
-            assert_eq!(metric.name.contains("_bytes_"), metric.unit == Unit::Bytes, "{}", metric.name);
-            assert_eq!(metric.name.contains("_seconds_"), metric.unit == Unit::Seconds, "{}", metric.name);
+        assert_eq!(names.len(), all().count());
+        for Metric { name, shape, unit, .. } in all() {
+            assert!(name.starts_with("tiering_"), "{name}");
+            assert_eq!(name.ends_with("_total"), shape == Shape::Counter, "{name}");
+            assert_eq!(name.contains("_bytes"), unit == Unit::Bytes, "{name}");
+            assert_eq!(name.contains("_seconds"), unit == Unit::Seconds, "{name}");
         }
     }
 
     #[test]
-    fn the_readme_lists_each_metric() {
+    fn the_readme_has_the_same_table() {
+        let rows: Vec<String> = all()
+            .map(|metric| {
+                let shape = format!("{:?}", metric.shape).to_lowercase();
+                let label = metric.label.map_or_else(String::new, |label| format!("`{label}`"));
+                format!("| `{}` | {shape} | {label} | {} |", metric.name, metric.help)
+            })
+            .collect();
         let readme = include_str!("../../README.md");
-        for metric in ALL {
-            assert!(readme.contains(&format!("`{}`", metric.name)), "{}", metric.name);
-        }
+        let section = readme.split("\n## ").find(|section| section.starts_with("Metrics\n")).unwrap();
+        let stated: Vec<&str> = section.lines().filter(|line| line.starts_with("| `tiering_")).collect();
+        assert_eq!(stated, rows, "README.md should say:\n{}", rows.join("\n"));
     }
 }

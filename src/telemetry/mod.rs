@@ -1,9 +1,10 @@
-//! Events, metric names and log set-up: an event is a struct; emitting it writes the log line.
+//! Events, metrics and log set-up: an event is a struct; emitting it writes the log line and moves the counters.
 //!
 //! Owns what is said and under which name. Does not own when: the part that handles a fact emits its event. Logs go to
-//! stderr, since stdout is data. ERROR needs an operator; WARN went on by itself; INFO is a change of state; DEBUG is per split.
+//! stderr, since stdout is data. The target of a log line tells what it is about (`lakeward::round`: one line per round). ERROR needs an operator; WARN went on by itself; INFO is a change of state; DEBUG is per split.
 
 mod events;
+mod exporter;
 pub mod metrics;
 
 use clap::ValueEnum;
@@ -12,6 +13,7 @@ use tracing::level_filters::LevelFilter;
 pub use events::{
     HeartbeatFailed, LeaseLost, Replanned, RoundFailed, RoundFinished, SnapshotRecovered, TableClaimed, TableHeld, TableReturned,
 };
+pub use exporter::{Exporter, State, TableState};
 
 use crate::error::{Error, Result};
 
