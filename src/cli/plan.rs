@@ -10,6 +10,7 @@ use super::output::{Output, count};
 use super::run::{gravest, service};
 use crate::client::Admin;
 use crate::commit::COMMIT_USER;
+use crate::daemon;
 use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
 use crate::mapping::{BucketDrift, bucket_drift, is_lake_enabled};
@@ -55,7 +56,7 @@ struct FaultReport {
 }
 
 pub(super) async fn run(args: &Plan, runtime: Runtime, output: &mut Output) -> Result<(), End> {
-    let (cluster, service) = service(&args.server, round::Options::default(), &runtime).await?;
+    let (cluster, service) = service(&args.server, daemon::Options::default(), round::Options::default(), &runtime).await?;
     let tables = match &args.table {
         Some(table) => vec![table.clone()],
         None => lake_tables(&cluster).await?,

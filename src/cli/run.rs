@@ -24,7 +24,7 @@ pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output
         Error::invalid("no server of the Fluss cluster is given").with_hint("add `--server HOST:PORT`, or `run.server` in the file")
     })?;
     let (_, service) = tokio::select! {
-        found = service(&server, settings.round, &runtime) => found?,
+        found = service(&server, settings.daemon, settings.round, &runtime) => found?,
         // Nothing is held yet.
         () = runtime.shutdown.cancelled() => return Ok(()),
     };
@@ -49,13 +49,23 @@ pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output
 }
 
 /// Everything that works on the cluster at `server`.
-pub(super) async fn service(server: &str, options: round::Options, runtime: &Runtime) -> Result<(Cluster, Service)> {
+pub(super) async fn service(
+    server: &str,
+    options: daemon::Options,
+    round: round::Options,
+    runtime: &Runtime,
+) -> Result<(Cluster, Service)> {
     let cluster = Cluster::connect(&[server.to_owned()], ClusterOptions::default(), runtime).await?;
     let source = Arc::new(ClusterSource::new(cluster.clone()));
     let service = Service {
         queue: Arc::<ClusterSource>::clone(&source),
-        rounds: RoundContext { scan: Arc::<ClusterSource>::clone(&source), ledger: source, runtime: runtime.clone(), options },
-        options: daemon::Options::default(),
+        rounds: RoundContext {
+            scan: Arc::<ClusterSource>::clone(&source),
+            ledger: source,
+            runtime: runtime.clone(),
+            options: round,
+        },
+        options,
     };
     Ok((cluster, service))
 }

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
+use crate::daemon::{TableFilter, TableGlob};
 use crate::error::{Error, Result};
 use crate::write::WriteOptions;
-use crate::{commit, plan, read, round};
+use crate::{commit, daemon, plan, read, round};
 pub use units::duration;
 
 /// What `run` works by.
@@ -29,6 +30,8 @@ pub struct Settings {
     pub memory_limit: Option<usize>,
     /// Encoder threads; `None` = the cores.
     pub encoder_threads: Option<usize>,
+    /// The service.
+    pub daemon: daemon::Options,
     /// The round and its stages.
     pub round: round::Options,
 }
@@ -76,7 +79,10 @@ impl Settings {
 
     /// Every key. Taken apart without `..`, so that no option is forgotten.
     fn keys(&mut self) -> BTreeMap<&'static str, Setter<'_>> {
-        let Self { server: any, wait, memory_limit, encoder_threads, round } = self;
+        let Self { server: any, wait, memory_limit, encoder_threads, daemon, round } = self;
+        // Timers follow from the protocol.
+        let daemon::Options { parallel, tables, poll, grace, timers: _ } = daemon;
+        let TableFilter { include, exclude } = tables;
         let round::Options { splits_max, replans_max, replan_pause, plan, read, write, commit } = round;
         let plan::Options { lookups_max } = plan;
         let read::Options { bucket_bytes, wait: read_wait, requests_max, ahead, stall } = read;
@@ -87,6 +93,11 @@ impl Settings {
             ("run.wait", time(wait, 0..=8_760 * HOUR)),
             ("memory.limit", auto(memory_limit, Unit::Bytes, 64 * MIB..=1 << 40)),
             ("encoders.threads", auto(encoder_threads, Unit::Count, 1..=1_024)),
+            ("tables.parallel", number(parallel, Unit::Count, 1..=1_000)),
+            ("tables.include", globs(include)),
+            ("tables.exclude", globs(exclude)),
+            ("poll.interval", time(poll, 100..=600 * SECOND)),
+            ("shutdown.grace", time(grace, 0..=HOUR)),
             ("round.splits_max", number(splits_max, Unit::Count, 1..=100_000)),
             ("round.replans_max", number(replans_max, Unit::Count, 0..=1_000)),
             ("round.replan_pause", time(replan_pause, 1..=60 * SECOND)),
@@ -190,6 +201,15 @@ fn auto(place: &mut Option<usize>, unit: Unit, range: RangeInclusive<u64>) -> Se
             return Ok(());
         }
         number(place.insert(0), unit, range)(value)
+    })
+}
+
+fn globs(place: &mut Vec<TableGlob>) -> Setter<'_> {
+    Box::new(move |value| {
+        let list = value.as_array().ok_or_else(|| format!("`{value}` is not a list such as `[\"sales.*\"]`"))?;
+        let glob = |value: &Value| value.as_str().ok_or_else(|| format!("`{value}` is not text in quotes"))?.parse();
+        *place = list.iter().map(glob).collect::<Result<_, _>>()?;
+        Ok(())
     })
 }
 

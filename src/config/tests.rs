@@ -54,6 +54,7 @@ fn a_wrong_file_tells_all_its_faults_at_once() {
         encoders = { threads = 'many' }
         round = { splits_max = 0, replans_max = -1, requests_max = 3 }
         read = { requets_max = 3, wait = '1h', bucket_bytes = '1GiB', stall = 60 }
+        tables = { parallel = 0, include = 'sales.*', exclude = ['sales'] }
         commit = { pause_first = '10s', tries_max = '8' }
         [wirte]
         part_bytes = '8MiB'
@@ -77,6 +78,9 @@ fn a_wrong_file_tells_all_its_faults_at_once() {
         "`read.wait`: `\"1h\"` is not within 0ns and 10s",
         "`read.bucket_bytes`: `\"1GiB\"` is not within 1KiB and 64MiB",
         "`read.stall`: `60` is not a duration in quotes",
+        "`tables.parallel`: `0` is not within 1 and 1000",
+        "`tables.include`: `\"sales.*\"` is not a list",
+        "`tables.exclude`: `sales` is not of the form DB.TABLE; all tables of a database are `sales.*`",
         "`commit.pause_first`: is longer than `commit.pause_max`",
         "`commit.tries_max`: `\"8\"` is not a whole number",
         "`[wirte]`: unknown table; the nearest is `[write]`",

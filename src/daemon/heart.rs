@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Options, Report};
+use super::{Report, Timers};
 use crate::error::{Error, Result};
 use crate::model::{TableId, TablePath};
 use crate::runtime::{Backoff, BackoffOptions, Moment, Runtime};
@@ -38,9 +38,9 @@ pub(super) struct Heart {
 }
 
 impl Heart {
-    pub(super) fn start(queue: Arc<dyn Assignments>, options: Options, runtime: Runtime) -> Self {
+    pub(super) fn start(queue: Arc<dyn Assignments>, timers: Timers, runtime: Runtime) -> Self {
         let (orders, inbox) = mpsc::channel(16);
-        let beat = Beat { queue, options, runtime, held: BTreeMap::new(), reports: Vec::new(), claims: Vec::new(), inbox };
+        let beat = Beat { queue, timers, runtime, held: BTreeMap::new(), reports: Vec::new(), claims: Vec::new(), inbox };
         Self { orders, _task: AbortOnDropHandle::new(tokio::spawn(beat.run())) }
     }
 
@@ -71,7 +71,7 @@ struct Mine {
 
 struct Beat {
     queue: Arc<dyn Assignments>,
-    options: Options,
+    timers: Timers,
     runtime: Runtime,
     held: BTreeMap<TableId, Mine>,
     reports: Vec<(Held, Report, oneshot::Sender<Result<()>>)>,
@@ -86,7 +86,7 @@ impl Beat {
                 let Some(order) = self.inbox.recv().await else { return };
                 self.take(order);
             } else {
-                let due = self.runtime.clock.sleep(self.options.renew);
+                let due = self.runtime.clock.sleep(self.timers.renew);
                 tokio::select! {
                     order = self.inbox.recv() => match order {
                         Some(order) => self.take(order),
@@ -117,26 +117,26 @@ impl Beat {
     async fn beat_until_answered(&mut self) {
         let began = self.runtime.clock.moment();
         let mut pauses = Backoff::new(
-            BackoffOptions { first: self.options.retry_first, max: self.options.retry_max, attempts_max: usize::MAX },
+            BackoffOptions { first: self.timers.retry_first, max: self.timers.retry_max, attempts_max: usize::MAX },
             &self.runtime.rng,
         );
         loop {
             let sent = self.runtime.clock.moment();
             let heartbeat = self.heartbeat();
             // A call without an answer may not hold up the next renewal.
-            let answer = self.runtime.clock.timeout(self.options.renew, self.queue.heartbeat(heartbeat)).await;
+            let answer = self.runtime.clock.timeout(self.timers.renew, self.queue.heartbeat(heartbeat)).await;
             let error = match answer {
                 Some(Ok(reply)) => {
                     self.adopt(reply, sent);
                     return;
                 }
                 Some(Err(error)) => error,
-                None => Error::unavailable(format!("no answer to a heartbeat for `{}` s", self.options.renew.as_secs())),
+                None => Error::unavailable(format!("no answer to a heartbeat for `{}` s", self.timers.renew.as_secs())),
             };
             self.drop_outdated();
-            let pause = pauses.next_pause().unwrap_or(self.options.retry_max);
+            let pause = pauses.next_pause().unwrap_or(self.timers.retry_max);
             telemetry::HeartbeatFailed { error: &error, pause }.emit();
-            if began.elapsed() >= self.options.unavailable_max || self.runtime.shutdown.is_cancelled() {
+            if began.elapsed() >= self.timers.unavailable_max || self.runtime.shutdown.is_cancelled() {
                 self.refuse_orders(&error);
                 return;
             }
@@ -196,7 +196,7 @@ impl Beat {
             return None;
         }
         let lost = self.runtime.shutdown.child_token();
-        let lease = Lease::new(self.runtime.clock.clone(), sent, self.options.lease, lost);
+        let lease = Lease::new(self.runtime.clock.clone(), sent, self.timers.lease, lost);
         self.held.insert(held.table, Mine { held, path: assignment.path.clone(), lease: lease.clone() });
         Some(Claim { assignment, lease })
     }

@@ -5,6 +5,7 @@
 //! Caller: `cli`.
 
 pub mod board;
+mod filter;
 mod heart;
 mod once;
 mod outcome;
@@ -13,18 +14,44 @@ use std::time::Duration;
 
 use crate::source::LEASE_TRUSTED;
 
+pub use filter::{TableFilter, TableGlob};
 pub use once::{OnceReport, Service, run_once};
 pub use outcome::{Ended, Next, Report, next};
 
-/// Times and bounds of the service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What an operator decides about the service.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
+    /// Tables in hand at once.
+    pub parallel: usize,
+    /// Tables that it wants.
+    pub tables: TableFilter,
+    /// Pause between two looks at a queue that had nothing for us.
+    pub poll: Duration,
+    /// How long rounds may go on after a request to stop.
+    pub grace: Duration,
+    /// Times that follow from the protocol.
+    pub timers: Timers,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            parallel: 4,
+            tables: TableFilter::default(),
+            poll: Duration::from_secs(1),
+            grace: Duration::from_secs(30),
+            timers: Timers::default(),
+        }
+    }
+}
+
+/// Times that follow from the protocol (F1.3, architecture.md 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timers {
     /// Time between renewals of the leases. The coordinator takes a table back after 2 minutes without one.
     pub renew: Duration,
     /// How long an accepted renewal is trusted.
     pub lease: Duration,
-    /// Pause between two looks at an empty queue while `--wait` lasts.
-    pub poll: Duration,
     /// First pause after a heartbeat or a round that found something out of reach; it doubles.
     pub retry_first: Duration,
     /// Longest such pause.
@@ -35,12 +62,11 @@ pub struct Options {
     pub stale_pause: Duration,
 }
 
-impl Default for Options {
+impl Default for Timers {
     fn default() -> Self {
         Self {
             renew: Duration::from_secs(20),
             lease: LEASE_TRUSTED,
-            poll: Duration::from_secs(1),
             retry_first: Duration::from_millis(200),
             retry_max: Duration::from_secs(10),
             unavailable_max: outcome::UNAVAILABLE_MAX,

@@ -50,7 +50,7 @@ pub struct OnceReport {
 /// `Unavailable` when the coordinator can't be reached for long. Faults of single tables are in the report.
 pub async fn run_once(service: &Service, wait: Duration, on_round: &mut (dyn FnMut(&RoundSummary) + Send)) -> Result<OnceReport> {
     let runtime = &service.rounds.runtime;
-    let heart = Heart::start(Arc::clone(&service.queue), service.options, runtime.clone());
+    let heart = Heart::start(Arc::clone(&service.queue), service.options.timers, runtime.clone());
     let mut report = OnceReport::default();
     let mut had: BTreeSet<TableId> = BTreeSet::new();
     let mut returned: BTreeSet<TableId> = BTreeSet::new();
@@ -101,7 +101,7 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
     let (held, path) = (claim.assignment.held, &claim.assignment.path);
     telemetry::TableClaimed { table: path, epoch: held.tiering_epoch }.emit();
     let job = Job { path: path.clone(), table: held.table, epoch: held.tiering_epoch, lease: Some(claim.lease.clone()) };
-    let options = service.options;
+    let options = service.options.timers;
     let pauses = BackoffOptions { first: options.retry_first, max: options.retry_max, attempts_max: usize::MAX };
     let mut pauses = Backoff::new(pauses, &runtime.rng);
     let mut failing_since = None;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::heart::Heart;
-use super::{Options, Report};
+use super::{Report, Timers};
 use crate::error::{Error, Kind, Result};
 use crate::model::{CoordinatorEpoch, TableId, TablePath, TieringEpoch};
 use crate::runtime::Runtime;
@@ -64,7 +64,7 @@ fn heart(tables: &[i64], answers: &[Answer]) -> (Arc<Coordinator>, Heart, Runtim
     });
     let runtime = Runtime::simulated(1, 0, 1 << 20);
     let queue: Arc<dyn Assignments> = Arc::<Coordinator>::clone(&coordinator);
-    let heart = Heart::start(queue, Options::default(), runtime.clone());
+    let heart = Heart::start(queue, Timers::default(), runtime.clone());
     (coordinator, heart, runtime)
 }
 
@@ -87,7 +87,7 @@ async fn any_error_on_a_renewal_ends_the_lease_at_once() {
         let claim = heart.claim().await.unwrap().unwrap();
         let began = runtime.clock.moment();
         claim.lease.lost().cancelled().await;
-        assert_eq!(began.elapsed(), Options::default().renew * 2, "{code}");
+        assert_eq!(began.elapsed(), Timers::default().renew * 2, "{code}");
         assert_eq!(claim.lease.check().unwrap_err().kind(), Kind::Stale);
     }
 }
@@ -98,7 +98,7 @@ async fn without_an_accepted_renewal_the_local_clock_gives_the_lease_up() {
     let claim = heart.claim().await.unwrap().unwrap();
     let began = runtime.clock.moment();
     claim.lease.lost().cancelled().await;
-    assert!(began.elapsed() >= Options::default().lease);
+    assert!(began.elapsed() >= Timers::default().lease);
     assert!(began.elapsed() < Duration::from_secs(120), "before the coordinator hands it to another");
 }
 

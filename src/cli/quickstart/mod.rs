@@ -79,7 +79,8 @@ pub(super) async fn run(args: &args::Quickstart, runtime: Runtime, output: &mut 
 async fn story(args: &args::Quickstart, home: &Home, node: &Node, runtime: &Runtime, output: &mut Output) -> Result<(), End> {
     let say = |output: &mut Output, line: String| if args.json { Ok(()) } else { output.data(&line) };
     let path = TablePath::new("demo", "orders");
-    let (cluster, service) = service(&node.address().to_string(), round::Options::default(), runtime).await?;
+    let (cluster, service) =
+        service(&node.address().to_string(), daemon::Options::default(), round::Options::default(), runtime).await?;
     let admin = Admin::new(cluster.clone());
     let mut orders = Orders::new(runtime.clock.now_ms());
     let [old, middle, new] = orders.days();
