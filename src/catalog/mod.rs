@@ -144,7 +144,7 @@ fn added_columns(
 
 /// Whether names and types are equal, in order; ids and comments don't matter (F6.5).
 fn same(a: &[Field], b: &[Field]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.name == b.name && a.data_type == b.data_type)
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.name == b.name && a.data_type.same_as(&b.data_type))
 }
 
 /// What gives `found` the bucket count `count`.

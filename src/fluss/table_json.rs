@@ -2,12 +2,12 @@
 //!
 //! Aggregate functions and auto-increment columns are read over: only primary-key tables have them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::model::{DataType, Field, Schema, SchemaId, TypeKind};
+use crate::model::{DataType, Field, NESTED_DEPTH_MAX, Schema, SchemaId, TypeKind, number_fields, visit_fields};
 
 /// Largest count of columns and nested fields of one schema; far above what a server accepts.
 const FIELDS_MAX: usize = 100_000;
@@ -34,7 +34,7 @@ pub struct TableDescriptor {
 /// Reads table JSON. The schema gets `schema_id`, which the JSON does not tell.
 ///
 /// # Errors
-/// `Data` when it is not table JSON or names types that do not exist.
+/// `Data` when it is not table JSON or names types that do not exist; `Unsupported` when types are nested too deep.
 pub fn table_from_json(json: &[u8], schema_id: SchemaId) -> Result<TableDescriptor> {
     let wire: TableWire =
         serde_json::from_slice(json).map_err(|source| Error::data("table JSON can't be read").with_source(source))?;
@@ -83,14 +83,6 @@ pub fn schema_from_json(json: &[u8], schema_id: SchemaId) -> Result<Schema> {
 /// As [`table_to_json`].
 pub fn schema_to_json(schema: &Schema) -> Result<String> {
     to_text(&SchemaWire::of(schema)?)
-}
-
-/// Gives every column and nested field an id from one counter, each column before the fields nested in it, and returns the
-/// largest one; −1 without columns (S3.2).
-fn assign_field_ids(fields: &mut [Field]) -> i32 {
-    let mut next = 0;
-    assign(fields, &mut next);
-    next - 1
 }
 
 fn to_text<T: Serialize>(wire: &T) -> Result<String> {
@@ -185,12 +177,12 @@ impl SchemaWire {
     fn into_schema(self, id: SchemaId) -> Result<Schema> {
         let column = |column: ColumnWire| {
             let (name, comment, id) = (column.name, column.comment, column.id.unwrap_or(NO_ID));
-            let data_type = column.data_type.into_type().map_err(|error| error.context(format!("column `{name}`")))?;
+            let data_type = column.data_type.into_type(0).map_err(|error| error.context(format!("column `{name}`")))?;
             Ok(Field { id, name, data_type, comment })
         };
         let mut fields = self.columns.into_iter().map(column).collect::<Result<Vec<_>>>()?;
         let (mut count, mut largest) = (0, NO_ID);
-        visit(&fields, &mut |field| {
+        visit_fields(&fields, &mut |field| {
             count += 1;
             largest = largest.max(field.id);
         });
@@ -198,59 +190,27 @@ impl SchemaWire {
             return Err(Error::data(format!("a schema has `{count}` columns and fields")));
         }
         if fields.iter().all(|field| field.id == NO_ID) {
-            largest = assign_field_ids(&mut fields);
+            largest = NO_ID;
+            number_fields(&mut fields, &mut largest);
         } else if let Some(field) = fields.iter().find(|field| field.id < 0) {
             return Err(Error::data(format!("column `{}` has no id while others have one", field.name)));
         }
-        for (index, field) in fields.iter().enumerate() {
-            if fields.iter().take(index).any(|other| other.name == field.name || other.id == field.id) {
-                return Err(Error::data(format!("column `{}` or its id `{}` appears twice", field.name, field.id)));
-            }
+        let mut highest = self.highest_field_id.unwrap_or(NO_ID).max(largest);
+        let mut incomplete = false;
+        visit_fields(&fields, &mut |field| incomplete |= field.id < 0);
+        if incomplete {
+            // Only nested fields: `field_id` is younger than `id`.
+            fields.iter_mut().for_each(|field| field.data_type.number_nested(&mut highest));
+        }
+        let (mut names, mut ids) = (BTreeSet::new(), BTreeSet::new());
+        if let Some(field) = fields.iter().find(|field| !names.insert(&field.name) || !ids.insert(field.id)) {
+            return Err(Error::data(format!("column `{}` or its id `{}` appears twice", field.name, field.id)));
         }
         let primary_key = self.primary_key.unwrap_or_default();
         if let Some(name) = primary_key.iter().find(|name| fields.iter().all(|field| field.name != **name)) {
             return Err(Error::data(format!("primary key column `{name}` is not a column")));
         }
-        Ok(Schema { id, fields, primary_key, highest_field_id: self.highest_field_id.unwrap_or(NO_ID).max(largest) })
-    }
-}
-
-fn nested(data_type: &DataType, act: &mut dyn FnMut(&Field)) {
-    match &data_type.kind {
-        TypeKind::Array(element) | TypeKind::Multiset(element) => nested(element, act),
-        TypeKind::Map(key, value) => {
-            nested(key, act);
-            nested(value, act);
-        }
-        TypeKind::Row(fields) => visit(fields, act),
-        _ => {}
-    }
-}
-
-fn visit(fields: &[Field], act: &mut dyn FnMut(&Field)) {
-    for field in fields {
-        act(field);
-        nested(&field.data_type, act);
-    }
-}
-
-fn assign(fields: &mut [Field], next: &mut i32) {
-    for field in fields {
-        field.id = *next;
-        *next += 1;
-        assign_nested(&mut field.data_type, next);
-    }
-}
-
-fn assign_nested(data_type: &mut DataType, next: &mut i32) {
-    match &mut data_type.kind {
-        TypeKind::Array(element) | TypeKind::Multiset(element) => assign_nested(element, next),
-        TypeKind::Map(key, value) => {
-            assign_nested(key, next);
-            assign_nested(value, next);
-        }
-        TypeKind::Row(fields) => assign(fields, next),
-        _ => {}
+        Ok(Schema { id, fields, primary_key, highest_field_id: highest })
     }
 }
 
@@ -321,14 +281,18 @@ impl TypeWire {
         Ok(wire)
     }
 
-    fn into_type(self) -> Result<DataType> {
+    /// `depth` = levels of nested types around this one.
+    fn into_type(self, depth: usize) -> Result<DataType> {
+        if depth > NESTED_DEPTH_MAX {
+            return Err(Error::unsupported(format!("types nested deeper than {NESTED_DEPTH_MAX} levels")));
+        }
         let root = self.root;
         let lacks = |what: &str| Error::data(format!("type `{root}` lacks `{what}`"));
         let in_range = |what: &str, value: Option<u8>, low: u8, high: u8, default: Option<u8>| {
             let value = value.or(default).ok_or_else(|| lacks(what))?;
             if (low..=high).contains(&value) { Ok(value) } else { Err(Error::data(format!("type `{root}` has {what} `{value}`"))) }
         };
-        let inner = |what: &str, inner: Option<Box<Self>>| inner.ok_or_else(|| lacks(what))?.into_type().map(Box::new);
+        let inner = |what: &str, inner: Option<Box<Self>>| inner.ok_or_else(|| lacks(what))?.into_type(depth + 1).map(Box::new);
         let length = |length: Option<u32>| {
             let known = length.filter(|length| (1..=i32::MAX.unsigned_abs()).contains(length));
             known.ok_or_else(|| Error::data(format!("type `{root}` has length `{length:?}`")))
@@ -358,15 +322,25 @@ impl TypeWire {
                 TypeKind::TimestampLtz { precision: in_range("precision", self.precision, 0, 9, Some(6))? }
             }
             "ARRAY" => TypeKind::Array(inner("element_type", self.element_type)?),
-            "MAP" => TypeKind::Map(inner("key_type", self.key_type)?, inner("value_type", self.value_type)?),
+            "MAP" => {
+                let mut key = inner("key_type", self.key_type)?;
+                // As in Java, whatever the JSON says.
+                key.nullable = false;
+                TypeKind::Map(key, inner("value_type", self.value_type)?)
+            }
             "ROW" => {
                 let field = |field: NestedWire| {
                     let data_type =
-                        field.field_type.into_type().map_err(|error| error.context(format!("field `{}`", field.name)))?;
+                        field.field_type.into_type(depth + 1).map_err(|error| error.context(format!("field `{}`", field.name)))?;
                     Ok(Field { id: field.field_id.unwrap_or(NO_ID), name: field.name, data_type, comment: field.description })
                 };
                 let fields = self.fields.ok_or_else(|| lacks("fields"))?;
-                TypeKind::Row(fields.into_iter().map(field).collect::<Result<_>>()?)
+                let fields: Vec<Field> = fields.into_iter().map(field).collect::<Result<_>>()?;
+                let mut names = BTreeSet::new();
+                if let Some(twice) = fields.iter().find(|field| !names.insert(&field.name)) {
+                    return Err(Error::data(format!("field `{}` appears twice in a ROW", twice.name)));
+                }
+                TypeKind::Row(fields)
             }
             _ => return Err(Error::data(format!("type `{root}` is unknown"))),
         };
@@ -404,6 +378,40 @@ mod tests {
             column.as_object_mut().unwrap().remove("id");
         }
         assert_eq!(table_from_json(json.to_string().as_bytes(), SchemaId(1)).unwrap(), table);
+    }
+
+    #[test]
+    fn a_deeply_nested_schema_of_java_survives_byte_for_byte_and_gets_java_s_ids() {
+        let text = include_str!("../../fixtures/vectors/fluss-nested.json");
+        let start = text.find("{\"version\"").unwrap();
+        let golden = text.get(start..text.find(",\n \"rows\"").unwrap()).unwrap();
+        let schema = schema_from_json(golden.as_bytes(), SchemaId(1)).unwrap();
+        assert_eq!(schema_to_json(&schema).unwrap(), golden);
+        let (mut again, mut highest) = (schema.clone(), NO_ID);
+        visit_fields(&schema.fields, &mut |field| assert!(field.id >= 0));
+        number_fields(&mut again.fields, &mut highest);
+        assert_eq!((again, highest), (schema.clone(), schema.highest_field_id));
+    }
+
+    #[test]
+    fn nested_types_have_a_bound_and_map_keys_are_never_null() {
+        let table = |data_type: &str| format!(r#"{{"columns":[{{"name":"a","data_type":{data_type}}}]}}"#);
+        let read = |data_type: &str| schema_from_json(table(data_type).as_bytes(), SchemaId(1));
+        let deep = |levels: usize| {
+            let open = r#"{"type":"ROW","fields":[{"name":"x","field_type":"#;
+            format!("{}{}{}", open.repeat(levels), r#"{"type":"INTEGER"}"#, "}]}".repeat(levels))
+        };
+        let schema = read(&deep(NESTED_DEPTH_MAX)).unwrap();
+        assert_eq!(schema.highest_field_id, 32);
+        assert_eq!(schema_from_json(schema_to_json(&schema).unwrap().as_bytes(), SchemaId(1)).unwrap(), schema);
+        assert_eq!(read(&deep(NESTED_DEPTH_MAX + 1)).unwrap_err().kind(), crate::error::Kind::Unsupported);
+        assert!(read(&deep(100_000)).is_err());
+        let map = read(r#"{"type":"MAP","key_type":{"type":"STRING"},"value_type":{"type":"STRING"}}"#).unwrap();
+        let TypeKind::Map(key, value) = &map.fields[0].data_type.kind else { panic!() };
+        assert!(!key.nullable && value.nullable);
+        let twice =
+            r#"{"type":"ROW","fields":[{"name":"x","field_type":{"type":"DATE"}},{"name":"x","field_type":{"type":"DATE"}}]}"#;
+        assert!(read(twice).unwrap_err().chain().contains("`x`"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{LakeTable, max_id, text};
 use crate::error::{Error, Result};
 use crate::model::Field;
-use crate::paimon::{TableSchema, path, type_json};
+use crate::paimon::{TableSchema, number_nested, path, type_json};
 use crate::runtime::Runtime;
 use crate::storage::{Created, Store};
 
@@ -30,9 +30,9 @@ pub enum SchemaChange {
         /// Its value; `None` removes it.
         value: Option<String>,
     },
-    /// Adds a nullable column of a type that is not nested.
+    /// Adds a nullable column.
     AddColumn {
-        /// Name, type, comment; the id is given by the table.
+        /// Name, type, comment; the ids are given by the table.
         field: Field,
         /// The column that it comes before; `None` = at the end.
         before: Option<String>,
@@ -134,14 +134,16 @@ fn altered(json: &str, id: i64, changes: &[SchemaChange], now_ms: i64) -> Result
 }
 
 fn add_column(members: &mut Map<String, Value>, field: &Field, before: Option<&str>) -> Option<()> {
-    let highest = members.get("highestFieldId")?.as_i64()?;
-    let mut added = json!({"id": highest + 1, "name": field.name, "type": type_json(&field.data_type)});
+    let id = i32::try_from(members.get("highestFieldId")?.as_i64()?).ok()?.checked_add(1)?;
+    let (mut data_type, mut highest) = (field.data_type.clone(), id);
+    number_nested(&mut data_type, &mut highest);
+    let mut added = json!({"id": id, "name": field.name, "type": type_json(&data_type)});
     if let Some(comment) = &field.comment {
         added.as_object_mut()?.insert("description".to_owned(), comment.as_str().into());
     }
     let fields = members.get_mut("fields")?.as_array_mut()?;
     let place = before.and_then(|name| fields.iter().position(|field| field.get("name").is_some_and(|found| found == name)));
     fields.insert(place.unwrap_or(fields.len()), added);
-    members.insert("highestFieldId".to_owned(), (highest + 1).into());
+    members.insert("highestFieldId".to_owned(), highest.into());
     Some(())
 }

@@ -72,7 +72,7 @@ pub fn compatible(table: &TableInfo, lake: &TableSchema) -> Result<LakeForm> {
     for (index, field) in expected.fields.iter().enumerate() {
         let place = format!("column {}", index + 1);
         let found = users.get(index).ok_or_else(|| differs(&place, &column_text(field), "nothing"))?;
-        if (&found.name, &found.data_type) != (&field.name, &field.data_type) {
+        if found.name != field.name || !found.data_type.same_as(&field.data_type) {
             return Err(differs(&place, &column_text(field), &column_text(found)));
         }
     }

@@ -15,4 +15,4 @@ pub use arrow::lake_arrow_schema;
 pub use compatible::{BucketDrift, LakeForm, bucket_drift, compatible};
 pub use partition::partition_row;
 pub use rows::LakeRows;
-pub use schema::{SYSTEM_COLUMNS, is_lake_enabled, lake_path, lake_schema};
+pub use schema::{SYSTEM_COLUMNS, check_columns, is_lake_enabled, lake_path, lake_schema};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::model::{DataType, Field, TableInfo, TablePath, TypeKind};
-use crate::paimon::TableSchema;
+use crate::paimon::{TableSchema, number_nested, type_text};
 
 /// The table option that turns tiering on.
 const LAKE_ENABLED: &str = "table.datalake.enabled";
@@ -45,14 +45,15 @@ pub fn lake_path(table: &TableInfo) -> Result<TablePath> {
 /// The schema of the lake table that a coordinator would create: clean, without system columns. Its id is 0.
 ///
 /// # Errors
-/// `Unsupported` names a column of a nested type; `Invalid` a column (15) or an option (39) that only the coordinator may set.
+/// `Invalid` names a column (15) or an option (39) that only the coordinator may set.
 ///
 /// Source: F6.2–6.5; field ids P2.3.
 pub fn lake_schema(table: &TableInfo) -> Result<TableSchema> {
-    let fields = table.schema.fields.iter().zip(0..).map(|(field, id)| lake_field(table, field, id)).collect::<Result<Vec<_>>>()?;
+    let mut highest_field_id = -1;
+    let fields = table.schema.fields.iter().map(|field| lake_field(table, field, &mut highest_field_id)).collect::<Result<_>>()?;
     Ok(TableSchema {
         id: 0,
-        highest_field_id: fields.last().map_or(-1, |field| field.id),
+        highest_field_id,
         fields,
         partition_keys: table.partition_keys.clone(),
         primary_keys: table.schema.primary_key.clone(),
@@ -62,24 +63,74 @@ pub fn lake_schema(table: &TableInfo) -> Result<TableSchema> {
     })
 }
 
-fn lake_field(table: &TableInfo, field: &Field, id: i32) -> Result<Field> {
+fn lake_field(table: &TableInfo, field: &Field, highest_id: &mut i32) -> Result<Field> {
     if SYSTEM_COLUMNS.contains(&field.name.as_str()) {
         return Err(Error::invalid(format!("column `{}` of `{}` has a reserved name", field.name, table.path)).with_code(15));
     }
-    let data_type = lake_type(&field.data_type)
-        .ok_or_else(|| Error::unsupported(format!("column `{}` of `{}` has a nested type", field.name, table.path)))?;
+    *highest_id = highest_id.saturating_add(1);
+    let id = *highest_id;
+    let mut data_type = lake_type(&field.data_type);
+    number_nested(&mut data_type, highest_id);
     Ok(Field { id, name: field.name.clone(), data_type, comment: field.comment.clone() })
 }
 
-/// The lake's type of a Fluss type; `None` for nested ones.
-fn lake_type(data_type: &DataType) -> Option<DataType> {
+/// The lake's type of a Fluss type, with the ids of Fluss inside.
+fn lake_type(data_type: &DataType) -> DataType {
+    let boxed = |inner: &DataType| Box::new(lake_type(inner));
     let kind = match &data_type.kind {
-        kind if kind.is_nested() => return None,
         // The precision is lost in the type; values are milliseconds (F6.2).
         TypeKind::Time { .. } => TypeKind::Time { precision: 0 },
+        TypeKind::Array(element) => TypeKind::Array(boxed(element)),
+        TypeKind::Map(key, value) => TypeKind::Map(boxed(key), boxed(value)),
+        TypeKind::Row(fields) => {
+            let field = |field: &Field| Field { data_type: lake_type(&field.data_type), ..field.clone() };
+            TypeKind::Row(fields.iter().map(field).collect())
+        }
         kind => kind.clone(),
     };
-    Some(DataType { kind, nullable: data_type.nullable })
+    DataType { kind, nullable: data_type.nullable }
+}
+
+/// Names what this build can't tier of the table's columns: what a lake file can't hold, keys of a type that can't be one.
+///
+/// # Errors
+/// `Unsupported` names the column, and the place inside it.
+///
+/// Source: P7.1, P2.4, F6.6.
+pub fn check_columns(table: &TableInfo) -> Result<()> {
+    let refuse = |what: String| Err(Error::unsupported(format!("table `{}`: {what}", table.path)));
+    for field in &table.schema.fields {
+        if let Some((place, why)) = unsupported_inside(&field.data_type.kind, &field.name) {
+            return refuse(format!("column `{}` has {why} at `{place}`", field.name));
+        }
+        let (is_key, is_bucket_key) = (table.partition_keys.contains(&field.name), table.bucket_keys.contains(&field.name));
+        let kind = &field.data_type.kind;
+        if (is_bucket_key && kind.is_nested()) || (is_key && (kind.is_nested() || matches!(kind, TypeKind::Decimal { .. }))) {
+            let what = if is_key { "partition" } else { "bucket" };
+            return refuse(format!("{what} key `{}` of type {}", field.name, type_text(&field.data_type)));
+        }
+    }
+    Ok(())
+}
+
+/// The first thing inside a nested type that can't be tiered, and where it is.
+fn unsupported_inside(kind: &TypeKind, place: &str) -> Option<(String, String)> {
+    let check = |data_type: &DataType, name: &str| {
+        let place = format!("{place}.{name}");
+        match &data_type.kind {
+            TypeKind::Timestamp { precision: 7.. } | TypeKind::TimestampLtz { precision: 7.. } => {
+                Some((place, format!("{} inside a nested type, which only INT96 could hold,", type_text(data_type))))
+            }
+            kind => unsupported_inside(kind, &place),
+        }
+    };
+    match kind {
+        TypeKind::Array(element) => check(element, "element"),
+        TypeKind::Map(key, value) => check(key, "key").or_else(|| check(value, "value")),
+        TypeKind::Row(fields) if fields.is_empty() => Some((place.to_owned(), "a ROW without fields".to_owned())),
+        TypeKind::Row(fields) => fields.iter().find_map(|field| check(&field.data_type, &field.name)),
+        _ => None,
+    }
 }
 
 fn lake_options(table: &TableInfo) -> Result<BTreeMap<String, String>> {

@@ -9,6 +9,7 @@ use arrow_array::{Array, RecordBatch};
 use super::*;
 use crate::error::Kind;
 use crate::fluss::record::{array_of, arrow_schema};
+use crate::fluss::table_json::schema_from_json;
 use crate::model::{
     BucketId, ChangeKind, DataType, Datum, Field, LogBatch, Partition, PartitionId, Schema, SchemaId, TableBucket, TableInfo,
     TypeKind,
@@ -138,9 +139,66 @@ fn names_options_and_types_follow_the_coordinator() {
     assert_eq!(lake_path(&table).unwrap_err().kind(), Kind::Unsupported);
     let reserved = self::table(vec![field(0, "__offset", TypeKind::BigInt)]);
     assert_eq!(lake_schema(&reserved).unwrap_err().code(), Some(15));
-    let nested = self::table(vec![field(0, "tags", TypeKind::Array(Box::new(DataType::nullable(TypeKind::Int))))]);
-    let error = lake_schema(&nested).unwrap_err();
-    assert!(error.kind() == Kind::Unsupported && error.to_string().contains("`tags`"));
+}
+
+/// The Fluss table with nested columns of Java's vectors, and the lake table that Java Paimon made for it.
+fn nested() -> (TableInfo, TableSchema) {
+    let read = |path: &str| std::fs::read_to_string(format!("{}/fixtures/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&read("vectors/fluss-nested.json")).unwrap();
+    let schema = schema_from_json(all["schema"].to_string().as_bytes(), SchemaId(1)).unwrap();
+    let table = TableInfo { schema: Arc::new(schema), bucket_keys: vec![], ..TableInfo::for_tests("demo.t", 2) };
+    (table, TableSchema::from_json(&read("paimon/nested/schema/schema-0")).unwrap())
+}
+
+#[test]
+fn nested_columns_get_java_s_types_and_ids_and_are_compared_without_ids() {
+    let (table, lake) = nested();
+    let made = lake_schema(&table).unwrap();
+    assert_eq!((&made.fields, made.highest_field_id), (&lake.fields, lake.highest_field_id));
+    check_columns(&table).unwrap();
+    let mut other = made.clone();
+    other.fields[0].comment = Some("c".into());
+    let mut highest = 100;
+    other.fields.iter_mut().for_each(|field| crate::paimon::number_nested(&mut field.data_type, &mut highest));
+    assert_eq!(compatible(&table, &other).unwrap(), LakeForm::Clean);
+    let last = other.fields.iter().position(|field| field.name == "aa").unwrap();
+    other.fields[last].data_type.kind = TypeKind::Array(Box::new(DataType::nullable(TypeKind::Int)));
+    let error = compatible(&table, &other).unwrap_err().to_string();
+    assert!(error.contains("`aa ARRAY<ARRAY<INT>>`") && error.contains("`aa ARRAY<INT>`"), "{error}");
+}
+
+#[test]
+fn what_can_t_be_tiered_is_named_with_its_place() {
+    let nullable = |kind| Box::new(DataType::nullable(kind));
+    let row = |kind| TypeKind::Row(vec![field(5, "x", TypeKind::Int), field(6, "at", kind)]);
+    for (kind, words) in [
+        (TypeKind::Array(nullable(TypeKind::Timestamp { precision: 9 })), "TIMESTAMP(9) inside a nested type"),
+        (TypeKind::Array(nullable(TypeKind::Timestamp { precision: 7 })), "at `c.element`"),
+        (TypeKind::Map(nullable(TypeKind::TimestampLtz { precision: 8 }), nullable(TypeKind::Int)), "at `c.key`"),
+        (
+            TypeKind::Map(
+                nullable(TypeKind::Int),
+                nullable(TypeKind::Array(nullable(row(TypeKind::TimestampLtz { precision: 9 })))),
+            ),
+            "TIMESTAMP(9) WITH LOCAL TIME ZONE inside a nested type, which only INT96 could hold, at `c.value.element.at`",
+        ),
+        (row(TypeKind::Row(vec![])), "a ROW without fields at `c.at`"),
+    ] {
+        let error = check_columns(&table(vec![field(0, "c", kind)])).unwrap_err();
+        assert!(error.kind() == Kind::Unsupported && error.to_string().contains(words), "{error}");
+    }
+    check_columns(&table(vec![field(0, "c", row(TypeKind::Timestamp { precision: 6 }))])).unwrap();
+    let keys = |partition: &[&str], bucket: &[&str], kind| {
+        let mut keyed = table(vec![field(0, "c", kind)]);
+        keyed.partition_keys = partition.iter().map(|key| (*key).to_owned()).collect();
+        keyed.bucket_keys = bucket.iter().map(|key| (*key).to_owned()).collect();
+        check_columns(&keyed).map_err(|error| error.to_string())
+    };
+    let decimal = TypeKind::Decimal { precision: 5, scale: 2 };
+    assert!(keys(&["c"], &[], decimal.clone()).unwrap_err().contains("partition key `c` of type DECIMAL(5, 2)"));
+    assert!(keys(&["c"], &[], row(TypeKind::Int)).unwrap_err().contains("partition key `c`"));
+    assert!(keys(&[], &["c"], row(TypeKind::Int)).unwrap_err().contains("bucket key `c` of type ROW<x INT, at INT>"));
+    assert_eq!(keys(&[], &["c"], decimal), Ok(()));
 }
 
 fn batch(table: &TableInfo, schema: &Schema, values: &[Vec<Option<Datum>>]) -> LogBatch {

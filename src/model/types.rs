@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::SchemaId;
 
+/// Types nested deeper than this are refused: functions that walk types recurse, and a hostile schema must not exhaust the stack.
+/// As JSON of either system this stays below what JSON readers take (128 levels).
+pub const NESTED_DEPTH_MAX: usize = 32;
+
 /// A column type: what it holds and whether it may be NULL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DataType {
@@ -24,6 +28,63 @@ impl DataType {
     #[must_use]
     pub const fn required(kind: TypeKind) -> Self {
         Self { kind, nullable: false }
+    }
+
+    /// Whether both hold the same values: ids and comments of nested fields don't matter (F6.5).
+    #[must_use]
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.nullable == other.nullable
+            && match (&self.kind, &other.kind) {
+                (TypeKind::Array(a), TypeKind::Array(b)) | (TypeKind::Multiset(a), TypeKind::Multiset(b)) => a.same_as(b),
+                (TypeKind::Map(a_key, a), TypeKind::Map(b_key, b)) => a_key.same_as(b_key) && a.same_as(b),
+                (TypeKind::Row(a), TypeKind::Row(b)) => {
+                    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.name == b.name && a.data_type.same_as(&b.data_type))
+                }
+                (a, b) => a == b,
+            }
+    }
+
+    fn fields_inside(&self, act: &mut dyn FnMut(&Field)) {
+        match &self.kind {
+            TypeKind::Array(element) | TypeKind::Multiset(element) => element.fields_inside(act),
+            TypeKind::Map(key, value) => {
+                key.fields_inside(act);
+                value.fields_inside(act);
+            }
+            TypeKind::Row(fields) => visit_fields(fields, act),
+            _ => {}
+        }
+    }
+
+    /// [`number_fields`] for the fields inside this type.
+    pub fn number_nested(&mut self, highest: &mut i32) {
+        match &mut self.kind {
+            TypeKind::Array(element) | TypeKind::Multiset(element) => element.number_nested(highest),
+            TypeKind::Map(key, value) => {
+                key.number_nested(highest);
+                value.number_nested(highest);
+            }
+            TypeKind::Row(fields) => number_fields(fields, highest),
+            _ => {}
+        }
+    }
+}
+
+/// Calls `act` with every field and every field nested in it, each before what is nested in it.
+pub fn visit_fields(fields: &[Field], act: &mut dyn FnMut(&Field)) {
+    for field in fields {
+        act(field);
+        field.data_type.fields_inside(act);
+    }
+}
+
+/// Gives every field an id from one counter as Fluss does, each before the fields nested in it (S3.2); `highest` is the last one
+/// given out before and afterwards. (Paimon counts otherwise: `paimon::number_nested`.)
+pub fn number_fields(fields: &mut [Field], highest: &mut i32) {
+    for field in fields {
+        *highest = highest.saturating_add(1);
+        field.id = *highest;
+        field.data_type.number_nested(highest);
     }
 }
 

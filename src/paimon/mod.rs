@@ -18,4 +18,4 @@ mod types;
 pub use binary_row::{RowWriter, bucket_of_hash, murmur_hash};
 pub use meta::{BinaryRow, DataFile, EntryKind, ManifestEntry, ManifestFile, SimpleStats, Snapshot, TableSchema};
 pub use options::TableOptions;
-pub use types::{parse_type, type_json, type_text};
+pub use types::{number_nested, parse_type, type_json, type_text};

@@ -28,6 +28,7 @@ pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
     if table.has_primary_key() {
         return refuse("primary keys are".to_owned());
     }
+    mapping::check_columns(table)?;
     if let Some(field) = table.schema.fields.iter().find(|field| field.data_type.kind.is_nested()) {
         return refuse(format!("the nested type of column `{}` is", field.name));
     }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fluss::code::Code;
 use crate::fluss::proto::{PbAddColumn, PbAlterConfig, PbKeyValue};
 use crate::fluss::table_json::{TableDescriptor, schema_from_json, table_from_json};
-use crate::model::{DataType, Field, Schema, SchemaId, TableInfo, TypeKind};
+use crate::model::{Schema, SchemaId, TableInfo, TypeKind, number_fields, visit_fields};
 
 /// Bounds of the cluster (F8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ fn check_schema(schema: &Schema) -> Result<()> {
     }
     let mut ids = BTreeSet::new();
     let mut twice = None;
-    visit(&schema.fields, &mut |field| {
+    visit_fields(&schema.fields, &mut |field| {
         if !ids.insert(field.id) {
             twice = Some(field.id);
         }
@@ -147,24 +147,6 @@ fn check_schema(schema: &Schema) -> Result<()> {
     match schema.fields.iter().find(|field| RESERVED_COLUMNS.contains(&field.name.as_str())) {
         Some(field) => Err(invalid(format!("column name `{}` is reserved", field.name))),
         None => Ok(()),
-    }
-}
-
-fn visit(fields: &[Field], act: &mut dyn FnMut(&Field)) {
-    fn inner(data_type: &DataType, act: &mut dyn FnMut(&Field)) {
-        match &data_type.kind {
-            TypeKind::Array(element) | TypeKind::Multiset(element) => inner(element, act),
-            TypeKind::Map(key, value) => {
-                inner(key, act);
-                inner(value, act);
-            }
-            TypeKind::Row(fields) => visit(fields, act),
-            _ => {}
-        }
-    }
-    for field in fields {
-        act(field);
-        inner(&field.data_type, act);
     }
 }
 
@@ -312,32 +294,11 @@ pub fn added_columns(schema: &Schema, added: &[PbAddColumn]) -> Result<Schema> {
             field.comment.clone_from(&column.comment);
         }
         // Ids go on where the table's last one ended, each column before what is nested in it.
-        let mut next = after.highest_field_id;
-        renumber(&mut fields, &mut next);
-        after.highest_field_id = next;
+        number_fields(&mut fields, &mut after.highest_field_id);
         after.fields.append(&mut fields);
     }
     check_schema(&after)?;
     Ok(after)
-}
-
-fn renumber(fields: &mut [Field], next: &mut i32) {
-    fn inner(data_type: &mut DataType, next: &mut i32) {
-        match &mut data_type.kind {
-            TypeKind::Array(element) | TypeKind::Multiset(element) => inner(element, next),
-            TypeKind::Map(key, value) => {
-                inner(key, next);
-                inner(value, next);
-            }
-            TypeKind::Row(fields) => renumber(fields, next),
-            _ => {}
-        }
-    }
-    for field in fields {
-        *next += 1;
-        field.id = *next;
-        inner(&mut field.data_type, next);
-    }
 }
 
 /// Puts a partition spec, which comes in any order, into the order of the table's keys (S7.1).

@@ -185,7 +185,11 @@ async fn a_lake_table_is_made_in_the_lake_and_every_change_comes_there_first() {
     let mut nested = lake_table("1h");
     nested["schema"]["columns"][1] = json!({"name":"day","data_type":{"type":"ARRAY","element_type":{"type":"STRING"}},"id":1});
     nested["partition_key"] = json!([]);
-    assert_eq!(code(stage.client.call(&make(nested)).await), 39);
+    let request = CreateTableRequest { table_path: path("nested"), ..make(nested) };
+    stage.client.call(&request).await.unwrap();
+    let folder = std::path::Path::new(stage.node.warehouse()).join("fluss.db/nested/schema/schema-0");
+    let made: Value = serde_json::from_slice(&std::fs::read(folder).unwrap()).unwrap();
+    assert_eq!(made["fields"][1]["type"], json!({"type": "ARRAY", "element": "STRING"}));
 }
 
 #[tokio::test]
