@@ -4,8 +4,10 @@
 //! each once. Both stand on [`fluss::cluster`](crate::fluss::cluster). Callers: quickstart, loader, tests, benches.
 
 mod admin;
+mod assigner;
+mod deliver;
 mod rows;
 mod writer;
 
 pub use admin::Admin;
-pub use writer::{Writer, WriterOptions};
+pub use writer::{Writer, WriterFigures, WriterOptions};

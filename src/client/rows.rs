@@ -1,10 +1,11 @@
-//! Which rows go where: partition by value, bucket by key or in turn, batches of bounded size.
+//! Which rows go where: partition by value, bucket by key, batches of bounded size.
 
 use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
+use arrow_array::types::{Date32Type, Int8Type, Int16Type, Int32Type, Int64Type};
 use arrow_array::{Array, RecordBatch, UInt32Array};
-use arrow_select::take::take_record_batch;
+use arrow_schema::DataType as ArrowType;
 
 use crate::error::{Error, Result};
 use crate::fluss::bucket::{BucketFunction, buckets_of};
@@ -15,14 +16,28 @@ use crate::model::{Field, TableInfo};
 /// Partition column and value text, in the order of the table's partition keys; empty on a table without partitions.
 pub(super) type Spec = Vec<(String, String)>;
 
+/// Names a row, by its number, for whoever has to find it.
+pub(super) type RowName<'a> = &'a (dyn Fn(u32) -> String + Send + Sync);
+
 /// The bucket of each row of a table with bucket key.
 ///
 /// # Errors
-/// `Invalid` when the table's bucket function refuses a key; `Unsupported` when the function is unknown.
-pub(super) fn by_key(table: &TableInfo, rows: &RecordBatch, count: i32) -> Result<Vec<i32>> {
-    let keys = columns(table, &table.bucket_keys)?;
-    let keys: Vec<_> = keys.iter().map(|(at, field)| (&field.data_type.kind, rows.column(*at))).collect();
-    buckets_of(BucketFunction::of(table)?, &keys, count)
+/// `Invalid` when the table's bucket function refuses a key, with its row named; `Unsupported` when the function is unknown.
+pub(super) fn by_key(table: &TableInfo, rows: &RecordBatch, count: i32, at: RowName<'_>) -> Result<Vec<i32>> {
+    let function = BucketFunction::of(table)?;
+    let columns = columns(table, &table.bucket_keys)?;
+    let buckets = |first: usize, length: usize| {
+        let arrays: Vec<_> = columns.iter().map(|(at, _)| rows.column(*at).slice(first, length)).collect();
+        let keys: Vec<_> = columns.iter().zip(&arrays).map(|((_, field), array)| (&field.data_type.kind, array)).collect();
+        buckets_of(function, &keys, count)
+    };
+    buckets(0, rows.num_rows()).map_err(|error| {
+        let culprit = (0..rows.num_rows()).find_map(|row| buckets(row, 1).err().map(|error| (row, error)));
+        match culprit {
+            Some((row, error)) => error.context(at(u32::try_from(row).unwrap_or(u32::MAX))),
+            None => error,
+        }
+    })
 }
 
 /// Row numbers per bucket, where row `i` belongs to `buckets[i]`.
@@ -50,8 +65,8 @@ fn columns<'a>(table: &'a TableInfo, names: &[String]) -> Result<Vec<(usize, &'a
 /// Row numbers per partition.
 ///
 /// # Errors
-/// `Invalid` when a partition value is NULL or can't be written as text.
-pub(super) fn by_partition(table: &TableInfo, rows: &RecordBatch) -> Result<BTreeMap<Spec, Vec<u32>>> {
+/// `Invalid` when a partition value is NULL or can't be written as text, with its row named.
+pub(super) fn by_partition(table: &TableInfo, rows: &RecordBatch, at: RowName<'_>) -> Result<BTreeMap<Spec, Vec<u32>>> {
     let count = row_count(rows)?;
     let mut partitions: BTreeMap<Spec, Vec<u32>> = BTreeMap::new();
     if !table.is_partitioned() {
@@ -67,7 +82,8 @@ pub(super) fn by_partition(table: &TableInfo, rows: &RecordBatch) -> Result<BTre
             None => false,
         };
         if !same {
-            run = Some((row, spec_of_row(table, &keys, rows, row)?));
+            let spec = spec_of_row(table, &keys, rows, row).map_err(|error| error.context(at(row)))?;
+            run = Some((row, spec));
         }
         let Some((_, spec)) = &run else { continue };
         match partitions.get_mut(spec) {
@@ -82,9 +98,8 @@ fn spec_of_row(table: &TableInfo, keys: &[(usize, &Field)], rows: &RecordBatch, 
     keys.iter()
         .map(|(at, field)| {
             let value = value_at(rows.column(*at).as_ref(), &field.data_type.kind, row as usize)?;
-            let value = value.ok_or_else(|| {
-                Error::invalid(format!("row `{row}` for table `{}` has NULL in partition column `{}`", table.path, field.name))
-            })?;
+            let value = value
+                .ok_or_else(|| Error::invalid(format!("NULL in partition column `{}` of table `{}`", field.name, table.path)))?;
             Ok((field.name.clone(), format_value(&value, &field.data_type)?))
         })
         .collect()
@@ -96,7 +111,20 @@ fn same_value(array: &dyn Array, one: u32, other: u32) -> bool {
     if array.is_null(one) || array.is_null(other) {
         return false;
     }
-    array.as_string_opt::<i32>().is_some_and(|texts| texts.value(one) == texts.value(other))
+    macro_rules! same {
+        ($arrow:ty) => {
+            array.as_primitive_opt::<$arrow>().is_some_and(|values| values.value(one) == values.value(other))
+        };
+    }
+    match array.data_type() {
+        ArrowType::Utf8 => array.as_string_opt::<i32>().is_some_and(|texts| texts.value(one) == texts.value(other)),
+        ArrowType::Int8 => same!(Int8Type),
+        ArrowType::Int16 => same!(Int16Type),
+        ArrowType::Int32 => same!(Int32Type),
+        ArrowType::Int64 => same!(Int64Type),
+        ArrowType::Date32 => same!(Date32Type),
+        _ => false,
+    }
 }
 
 pub(super) fn row_count(rows: &RecordBatch) -> Result<u32> {
@@ -104,11 +132,15 @@ pub(super) fn row_count(rows: &RecordBatch) -> Result<u32> {
         .map_err(|source| Error::invalid(format!("`{}` rows are more than a batch may have", rows.num_rows())).with_source(source))
 }
 
-/// The rows with these numbers, cut so that each piece stays near `bytes_max` in memory.
-pub(super) fn pieces(rows: &RecordBatch, numbers: Vec<u32>, bytes_max: usize) -> Result<Vec<RecordBatch>> {
-    let taken = take_record_batch(rows, &UInt32Array::from(numbers))
-        .map_err(|source| Error::internal("select the rows of a bucket").with_source(source))?;
-    let count = taken.num_rows();
-    let rows_max = (bytes_max.saturating_mul(count) / taken.get_array_memory_size().max(1)).clamp(1, count.max(1));
-    Ok((0..count).step_by(rows_max).map(|at| taken.slice(at, rows_max.min(count - at))).collect())
+/// Bytes in memory of an average row of `rows`, at least 1.
+pub(super) fn row_bytes(rows: &RecordBatch) -> usize {
+    let bytes: usize = rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum();
+    (bytes / rows.num_rows().max(1)).max(1)
+}
+
+/// `numbers`, cut so that each piece has at most `rows_max` (at least 1).
+pub(super) fn pieces(numbers: Vec<u32>, rows_max: usize) -> Vec<UInt32Array> {
+    let whole = UInt32Array::from(numbers);
+    let (count, step) = (whole.len(), rows_max.max(1));
+    (0..count).step_by(step).map(|at| whole.slice(at, step.min(count - at))).collect()
 }

@@ -1,38 +1,59 @@
 //! Appends rows to a log table, each once.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use arrow_array::RecordBatch;
+use arrow_array::{RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
-use bytes::Bytes;
-use futures::future::FutureExt;
+use arrow_select::take::take_record_batch;
+use futures::future::try_join_all;
 
-use super::Admin;
-use super::rows::{Spec, by_key, by_partition, grouped, pieces, row_count};
+use super::assigner::{Assigners, name_of};
+use super::deliver::{Delivery, Parcel, deliver};
+use super::rows::{RowName, Spec, by_key, by_partition, grouped, pieces, row_bytes, row_count};
 use crate::error::{Error, Kind, Result};
-use crate::fluss::cluster::{Answers, Cluster};
+use crate::fluss::cluster::Cluster;
 use crate::fluss::code::Code;
-use crate::fluss::proto::{InitWriterRequest, PbProduceLogReqForBucket, ProduceLogRequest};
+use crate::fluss::proto::InitWriterRequest;
 use crate::fluss::record::{Compression, EncodeOptions, LogFormat, arrow_schema, encode_arrow_batch};
-use crate::model::{BucketId, BucketLayout, Partition, PartitionId, TableBucket, TableInfo, TablePath};
+use crate::model::{BucketLayout, PartitionId, TableBucket, TableInfo, TablePath};
+use crate::runtime::{Backoff, BackoffOptions};
+
+/// Pauses between waves that were only refused, and how many of them in a row.
+const SETBACKS: BackoffOptions = BackoffOptions { first: Duration::from_millis(20), max: Duration::from_secs(1), attempts_max: 8 };
 
 /// Bounds of a [`Writer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterOptions {
     /// Size of one record batch before compression, about; a larger row makes a larger batch.
     pub batch_bytes: usize,
-    /// Bytes of batches that are on their way at once.
+    /// Bytes of batches, before compression, that are on their way at once; a batch is sent even if it alone has more.
     pub in_flight_bytes: usize,
     /// How long a server may take to make a batch durable.
     pub timeout_ms: i32,
+    /// Whether partitions that rows name are made when they are not there.
+    pub create_partitions: bool,
 }
 
 impl Default for WriterOptions {
     fn default() -> Self {
-        Self { batch_bytes: 2 << 20, in_flight_bytes: 8 << 20, timeout_ms: 25_000 }
+        Self { batch_bytes: 2 << 20, in_flight_bytes: 32 << 20, timeout_ms: 25_000, create_partitions: true }
     }
+}
+
+/// What a [`Writer`] has brought about so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriterFigures {
+    /// Rows acknowledged as durable.
+    pub rows: u64,
+    /// Their batches.
+    pub batches: u64,
+    /// Bytes of these batches, compressed.
+    pub bytes: u64,
+    /// Partitions that were made.
+    pub partitions_made: u64,
 }
 
 /// An idempotent writer for one log table.
@@ -40,6 +61,10 @@ impl Default for WriterOptions {
 /// Each batch carries the writer's id and the bucket's next sequence number, and is repeated with the same until it is
 /// acknowledged, so that a lost answer doubles nothing (S4.3). Partitions that rows name are made as needed. Rows of a table
 /// with bucket key go to the bucket that the key hashes to, others to one bucket per batch in turn.
+///
+/// One batch per bucket is on its way at a time: batches of a bucket can't overtake each other, and an answer always speaks of
+/// the newest batch. Rows that a server turns away because their bucket count is out of date (74) are routed again by the
+/// count of now, in their order; a writer id that a server does not know any more (31, 33) is replaced.
 #[derive(Debug)]
 pub struct Writer {
     cluster: Cluster,
@@ -50,16 +75,48 @@ pub struct Writer {
     writer_id: i64,
     /// Next sequence number per bucket.
     sequences: BTreeMap<TableBucket, i32>,
-    /// Partitions met so far, with the layout that their rows are routed by.
-    partitions: BTreeMap<Spec, (Option<PartitionId>, BucketLayout)>,
-    /// Next bucket of keyless rows, per partition.
-    turns: BTreeMap<Spec, i32>,
+    assigners: Assigners,
+    figures: WriterFigures,
+    /// First row of the last append that is not acknowledged.
+    missing: Option<u32>,
     /// An append ended without word on each of its batches: their sequence numbers may or may not be used up.
     broken: bool,
 }
 
-/// Batches of one append, per bucket in order.
-type Queues = BTreeMap<TableBucket, (BucketLayout, VecDeque<RecordBatch>)>;
+/// Batches for one bucket, as row numbers, in order; each stays until it is acknowledged.
+#[derive(Debug)]
+struct Queue {
+    spec: Spec,
+    layout: BucketLayout,
+    batches: VecDeque<UInt32Array>,
+}
+
+impl Queue {
+    fn first_row(&self) -> Option<u32> {
+        self.batches.front().and_then(|numbers| numbers.values().first().copied())
+    }
+}
+
+/// One append: its rows, and those that are not acknowledged.
+struct Append<'a> {
+    rows: RecordBatch,
+    at: RowName<'a>,
+    row_bytes: usize,
+    /// Bucket of each row by key, per count that a partition has.
+    hashed: BTreeMap<i32, Vec<i32>>,
+    queues: BTreeMap<TableBucket, Queue>,
+}
+
+impl Append<'_> {
+    fn first_missing(&self) -> Option<u32> {
+        self.queues.values().filter_map(Queue::first_row).min()
+    }
+
+    /// Where the first of the rows stands that `bucket` waits for.
+    fn place(&self, bucket: &TableBucket) -> String {
+        self.queues.get(bucket).and_then(Queue::first_row).map_or_else(|| bucket.to_string(), self.at)
+    }
+}
 
 impl Writer {
     /// Opens a writer for a log table.
@@ -75,17 +132,17 @@ impl Writer {
         if LogFormat::of(&table)? != LogFormat::Arrow {
             return Err(Error::unsupported(format!("writing to `{path}`, whose log format is not ARROW")));
         }
-        let writer = cluster.tablet(&InitWriterRequest { table_path: vec![path.into()] }).await?;
         Ok(Self {
             cluster: cluster.clone(),
             arrow: arrow_schema(&table.schema)?,
             compression: compression_of(&table)?,
+            writer_id: new_writer_id(cluster, path).await?,
             table: Arc::new(table),
             options,
-            writer_id: writer.writer_id,
             sequences: BTreeMap::new(),
-            partitions: BTreeMap::new(),
-            turns: BTreeMap::new(),
+            assigners: Assigners::new(cluster, options.create_partitions),
+            figures: WriterFigures::default(),
+            missing: None,
             broken: false,
         })
     }
@@ -102,161 +159,249 @@ impl Writer {
         Arc::clone(&self.arrow)
     }
 
+    /// What has been acknowledged and made so far, by appends that failed too.
+    #[must_use]
+    pub fn figures(&self) -> WriterFigures {
+        WriterFigures { partitions_made: self.assigners.made, ..self.figures }
+    }
+
+    /// After a failed append: the number of its first row that is not acknowledged. Rows before it are durable; of those
+    /// behind it some may be too.
+    #[must_use]
+    pub fn first_missing(&self) -> Option<u32> {
+        self.missing
+    }
+
     /// Appends rows, with the columns of [`Writer::schema`], and returns when all of them are durable.
     ///
     /// # Errors
-    /// `Invalid` when the rows do not fit the table, before anything is sent; `Stale` (74) when a bucket count is out of date;
-    /// `Unavailable` when a leader stays out of reach. After an error from sending it is unknown which of the rows are there, and
-    /// the writer refuses further rows.
+    /// `Invalid` when the rows do not fit the table or their partitions can't be made, before anything is sent. From sending:
+    /// `Invalid` (36) when a partition is dropped meanwhile, `Stale` (74) when servers and metadata go on disagreeing about a
+    /// bucket count, `Unavailable` when a leader stays out of reach or it can't be known whether rows are stored.
+    /// [`Writer::first_missing`] then tells from where rows are missing, and the writer refuses further rows.
     pub async fn append(&mut self, rows: &RecordBatch) -> Result<()> {
+        self.append_named(rows, &|row| format!("row `{row}`")).await
+    }
+
+    /// As [`Writer::append`], with errors that name rows by `at`, which is given row numbers.
+    ///
+    /// # Errors
+    /// As [`Writer::append`].
+    pub async fn append_named(&mut self, rows: &RecordBatch, at: &(dyn Fn(u32) -> String + Send + Sync)) -> Result<()> {
+        let path = &self.table.path;
         if self.broken {
-            let path = &self.table.path;
             return Err(Error::invalid(format!("an append to `{path}` failed before")).with_hint("open a new writer"));
         }
         let rows = RecordBatch::try_new(self.schema(), rows.columns().to_vec())
-            .map_err(|source| Error::invalid(format!("rows do not fit table `{}`", self.table.path)).with_source(source))?;
-        let mut queues = self.route(&rows).await?;
-        self.broken = true;
-        while !queues.is_empty() {
-            self.send_wave(&mut queues).await?;
+            .map_err(|source| Error::invalid(format!("rows do not fit table `{path}`")).with_source(source))?;
+        self.missing = Some(0);
+        if row_count(&rows)? > 0 {
+            let mut append = Append { row_bytes: row_bytes(&rows), rows, at, hashed: BTreeMap::new(), queues: BTreeMap::new() };
+            self.route(&mut append).await?;
+            self.broken = true;
+            let sent = self.send(&mut append).await;
+            self.missing = append.first_missing();
+            sent?;
         }
+        self.missing = None;
         self.broken = false;
         Ok(())
     }
 
-    async fn route(&mut self, rows: &RecordBatch) -> Result<Queues> {
-        let mut queues = Queues::new();
-        if row_count(rows)? == 0 {
-            return Ok(queues);
-        }
-        // Bucket of each row by key, per count that a partition has.
-        let mut hashed: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-        for (spec, numbers) in by_partition(&self.table, rows)? {
-            let (partition, layout) = self.partition(&spec).await?;
-            let place = |bucket| TableBucket { table: self.table.id, partition, bucket: BucketId(bucket) };
-            if self.table.bucket_keys.is_empty() {
-                let turn = self.turns.entry(spec).or_insert(0);
-                for piece in pieces(rows, numbers, self.options.batch_bytes)? {
-                    queues.entry(place(*turn)).or_insert_with(|| (layout, VecDeque::new())).1.push_back(piece);
-                    *turn = (*turn + 1) % layout.count;
-                }
-            } else {
-                let buckets = match hashed.entry(layout.count) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(free) => free.insert(by_key(&self.table, rows, layout.count)?),
-                };
-                for (bucket, numbers) in grouped(numbers, buckets) {
-                    let batches = pieces(rows, numbers, self.options.batch_bytes)?.into();
-                    queues.insert(place(bucket), (layout, batches));
-                }
+    /// Queues all rows.
+    async fn route(&mut self, append: &mut Append<'_>) -> Result<()> {
+        let partitions = by_partition(&self.table, &append.rows, append.at)?;
+        self.assigners.meet(&self.table, partitions.keys()).await.map_err(|(spec, error)| {
+            let first = spec.and_then(|spec| partitions.get(&spec)).and_then(|rows| rows.first());
+            match first {
+                Some(row) => error.context((append.at)(*row)),
+                None => error,
             }
+        })?;
+        for (spec, numbers) in partitions {
+            self.queue(append, spec, numbers)?;
         }
-        Ok(queues)
+        Ok(())
     }
 
-    /// Id and layout of a partition, which is made if it is not there; of the table, when it has no partitions.
-    async fn partition(&mut self, spec: &Spec) -> Result<(Option<PartitionId>, BucketLayout)> {
-        if let Some(known) = self.partitions.get(spec) {
-            return Ok(*known);
-        }
-        let path = &self.table.path;
-        let found = if spec.is_empty() {
-            (None, BucketLayout::of(&self.table, None)?)
-        } else {
-            let mut partition = self.find_partition(spec).await?;
-            if partition.is_none() {
-                Admin::new(self.cluster.clone()).create_partition(path, spec, true).await?;
-                partition = self.find_partition(spec).await?;
+    /// Queues rows of one partition, in the order of their numbers.
+    fn queue(&mut self, append: &mut Append<'_>, spec: Spec, numbers: Vec<u32>) -> Result<()> {
+        let rows_max = self.options.batch_bytes / append.row_bytes;
+        let assigner = self.assigners.get_mut(&spec)?;
+        let layout = assigner.layout;
+        let new_queue = || Queue { spec: spec.clone(), layout, batches: VecDeque::new() };
+        if self.table.bucket_keys.is_empty() {
+            for batch in pieces(numbers, rows_max) {
+                let bucket = assigner.next_bucket();
+                let place = assigner.place(self.table.id, bucket);
+                append.queues.entry(place).or_insert_with(new_queue).batches.push_back(batch);
             }
-            let partition =
-                partition.ok_or_else(|| Code::PARTITION_NOT_EXISTS.error(format!("a new partition of `{path}` is gone")))?;
-            // The epoch may have grown since the writer was opened: the rule needs the table as it is now.
-            let layout = match BucketLayout::of(&self.table, Some(&partition)) {
-                Ok(layout) if partition.bucket_count.is_some() => layout,
-                _ => BucketLayout::of(&self.cluster.table_info(path).await?, Some(&partition))?,
-            };
-            (Some(partition.id), layout)
+            return Ok(());
+        }
+        let buckets = match append.hashed.entry(layout.count) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => free.insert(by_key(&self.table, &append.rows, layout.count, append.at)?),
         };
-        self.partitions.insert(spec.clone(), found);
-        Ok(found)
+        for (bucket, numbers) in grouped(numbers, buckets) {
+            let place = assigner.place(self.table.id, bucket);
+            append.queues.entry(place).or_insert_with(new_queue).batches.extend(pieces(numbers, rows_max));
+        }
+        Ok(())
     }
 
-    async fn find_partition(&self, spec: &Spec) -> Result<Option<Partition>> {
-        let partitions = self.cluster.partitions(&self.table.path).await?;
-        // Servers list the columns of a spec in their own order.
-        let same =
-            |partition: &Partition| partition.spec.len() == spec.len() && spec.iter().all(|pair| partition.spec.contains(pair));
-        Ok(partitions.into_iter().find(same))
+    /// Sends until nothing is queued.
+    async fn send(&mut self, append: &mut Append<'_>) -> Result<()> {
+        let mut setbacks = Backoff::new(SETBACKS, &self.cluster.runtime().rng);
+        while !append.queues.is_empty() {
+            let parcels = self.pack(append).await?;
+            let Delivery { acknowledged, refused, unsure, failure } =
+                deliver(&self.cluster, &self.table, self.options.timeout_ms, &parcels).await;
+            for bucket in &acknowledged {
+                self.settle(append, bucket, parcels.get(bucket));
+            }
+            if let Some(error) = failure {
+                return Err(self.explained(append, &parcels, error).await);
+            }
+            if !acknowledged.is_empty() {
+                setbacks = Backoff::new(SETBACKS, &self.cluster.runtime().rng);
+            }
+            if !refused.is_empty() {
+                self.cure(append, refused, &unsure, &mut setbacks).await?;
+            }
+        }
+        Ok(())
     }
 
-    /// Sends the first batch of as many buckets as the bound allows and waits for all acknowledgements.
-    async fn send_wave(&mut self, queues: &mut Queues) -> Result<()> {
-        let mut wave: BTreeMap<TableBucket, (BucketLayout, Bytes)> = BTreeMap::new();
-        let mut bytes = 0;
-        for (bucket, (layout, batches)) in queues.iter_mut() {
-            if bytes >= self.options.in_flight_bytes {
+    /// Encodes the first batch of as many buckets as the bound allows.
+    async fn pack(&self, append: &Append<'_>) -> Result<BTreeMap<TableBucket, Parcel>> {
+        let mut bytes: usize = 0;
+        let mut encodings = Vec::new();
+        for (bucket, queue) in &append.queues {
+            let Some(numbers) = queue.batches.front() else { continue };
+            if bytes > 0 && bytes >= self.options.in_flight_bytes {
                 break;
             }
-            let Some(rows) = batches.pop_front() else { continue };
+            bytes = bytes.saturating_add(numbers.len().saturating_mul(append.row_bytes));
             let options = EncodeOptions {
                 compression: self.compression,
                 writer_id: self.writer_id,
                 sequence: self.sequences.get(bucket).copied().unwrap_or(0),
                 ..EncodeOptions::new(self.table.schema.id)
             };
-            let batch = self.cluster.runtime().encoders.run(move || encode_arrow_batch(options, &rows, None)).await??;
-            bytes += batch.len();
-            wave.insert(*bucket, (*layout, batch));
+            let (bucket, layout, rows, numbers) = (*bucket, queue.layout, append.rows.clone(), numbers.clone());
+            let encoding = self.cluster.runtime().encoders.run(move || {
+                let rows = take_record_batch(&rows, &numbers)
+                    .map_err(|source| Error::internal("select the rows of a bucket").with_source(source))?;
+                encode_arrow_batch(options, &rows, None)
+            });
+            encodings.push(async move { Ok::<_, Error>((bucket, Parcel { layout, batch: encoding.await?? })) });
         }
-        queues.retain(|_, (_, batches)| !batches.is_empty());
-        let (table, timeout_ms, wave) = (self.table.id, self.options.timeout_ms, &wave);
-        self.cluster
-            .routed("append", &self.table.path, wave.keys().copied(), |server, buckets| {
-                let batches = buckets.iter().filter_map(|bucket| wave.get(bucket).map(|(layout, batch)| (bucket, layout, batch)));
-                let request = ProduceLogRequest {
-                    acks: -1,
-                    table_id: table.0,
-                    timeout_ms,
-                    buckets_req: batches
-                        .map(|(bucket, layout, batch)| PbProduceLogReqForBucket {
-                            partition_id: bucket.partition.map(|partition| partition.0),
-                            bucket_id: bucket.bucket.0,
-                            records: batch.clone(),
-                            original_partition_name: None,
-                            routing_bucket_count: Some(layout.count),
-                        })
-                        .collect(),
-                };
-                let cluster = self.cluster.clone();
-                async move { produce(&cluster, server, &request).await }.boxed()
-            })
-            .await?;
-        for bucket in wave.keys() {
-            let sequence = self.sequences.entry(*bucket).or_insert(0);
-            // After the largest number comes 0 (S4.3).
-            *sequence = sequence.checked_add(1).unwrap_or(0);
+        Ok(try_join_all(encodings).await?.into_iter().collect())
+    }
+
+    /// Takes an acknowledged batch out of its queue.
+    fn settle(&mut self, append: &mut Append<'_>, bucket: &TableBucket, parcel: Option<&Parcel>) {
+        let (Some(parcel), Entry::Occupied(mut queue)) = (parcel, append.queues.entry(*bucket)) else { return };
+        let rows = queue.get_mut().batches.pop_front().map_or(0, |numbers| numbers.len());
+        if queue.get().batches.is_empty() {
+            queue.remove();
+        }
+        self.figures.rows += rows as u64;
+        self.figures.batches += 1;
+        self.figures.bytes += parcel.batch.len() as u64;
+        let sequence = self.sequences.entry(*bucket).or_insert(0);
+        // After the largest number comes 0 (S4.3).
+        *sequence = sequence.checked_add(1).unwrap_or(0);
+    }
+
+    /// Does what refused batches need before they are sent again. Nothing else is on its way meanwhile.
+    async fn cure(
+        &mut self,
+        append: &mut Append<'_>,
+        refused: BTreeMap<TableBucket, Error>,
+        unsure: &BTreeSet<TableBucket>,
+        setbacks: &mut Backoff,
+    ) -> Result<()> {
+        let (mut misrouted, mut unknown) = (BTreeSet::new(), false);
+        let mut first = None;
+        for (bucket, error) in refused {
+            let error = error.context(format!("append to table `{}`, {bucket}, {}", self.table.path, append.place(&bucket)));
+            // An earlier answer was lost and this one does not tell what it said: sending the rows again could double them.
+            if unsure.contains(&bucket) {
+                return Err(Error::unavailable("it can't be known whether rows are stored")
+                    .with_hint("compare the table with the input from there on before loading the rest")
+                    .with_source(error));
+            }
+            if error.code() == Some(Code::INVALID_BUCKET_ROUTING.0) {
+                misrouted.insert(bucket.partition);
+            } else {
+                unknown = true;
+            }
+            first.get_or_insert(error);
+        }
+        let Some(error) = first else { return Ok(()) };
+        let Some(pause) = setbacks.next_pause() else { return Err(error) };
+        if unknown {
+            // No batch is open, so a new id with sequences from 0 can double nothing.
+            tracing::warn!(table = %self.table.path, error = %error.chain(), "new writer id");
+            self.writer_id = new_writer_id(&self.cluster, &self.table.path).await?;
+            self.sequences.clear();
+        }
+        if !misrouted.is_empty() {
+            let changed = self.assigners.refresh(&self.table).await?;
+            if !changed {
+                // A new leader may not have learnt its count yet (F4.6).
+                self.cluster.runtime().clock.sleep(pause).await;
+            }
+            for partition in misrouted {
+                self.route_again(append, partition)?;
+            }
         }
         Ok(())
     }
+
+    /// Queues what a partition waits for by its layout of now. Each key's rows were in one queue, in order; sorted by number
+    /// they still are.
+    fn route_again(&mut self, append: &mut Append<'_>, partition: Option<PartitionId>) -> Result<()> {
+        let waiting = append.queues.iter().find(|(bucket, _)| bucket.partition == partition);
+        let Some((spec, first)) = waiting.map(|(bucket, queue)| (queue.spec.clone(), append.place(bucket))) else { return Ok(()) };
+        if self.assigners.get_mut(&spec).is_err() {
+            return Err(Code::PARTITION_NOT_EXISTS.error(dropped(&self.table.path, &spec)).context(first));
+        }
+        let mut numbers = Vec::new();
+        for (_, queue) in append.queues.extract_if(.., |bucket, _| bucket.partition == partition) {
+            numbers.extend(queue.batches.iter().flat_map(|batch| batch.values().iter().copied()));
+        }
+        numbers.sort_unstable();
+        self.queue(append, spec, numbers)
+    }
+
+    /// Says which rows a failure is about, and which partition if one is gone.
+    async fn explained(&self, append: &Append<'_>, parcels: &BTreeMap<TableBucket, Parcel>, error: Error) -> Error {
+        let mut waiting: Vec<&Queue> = parcels.keys().filter_map(|bucket| append.queues.get(bucket)).collect();
+        waiting.sort_by_key(|queue| queue.first_row());
+        if error.code() == Some(Code::PARTITION_NOT_EXISTS.0)
+            && let Ok(left) = self.cluster.partitions(&self.table.path).await
+        {
+            let is_left = |spec: &Spec| left.iter().any(|partition| spec.iter().all(|pair| partition.spec.contains(pair)));
+            if let Some(queue) = waiting.iter().find(|queue| !is_left(&queue.spec)) {
+                let place = queue.first_row().map(append.at).unwrap_or_default();
+                return error.context(format!("{place}: {}", dropped(&self.table.path, &queue.spec)));
+            }
+        }
+        match waiting.first().and_then(|queue| queue.first_row()) {
+            Some(row) => error.context((append.at)(row)),
+            None => error,
+        }
+    }
 }
 
-async fn produce(cluster: &Cluster, server: i32, request: &ProduceLogRequest) -> Result<Answers<()>> {
-    let answer = cluster.server(server, request).await?;
-    let entries = answer.buckets_resp.into_iter().map(|entry| {
-        let bucket = TableBucket {
-            table: crate::model::TableId(request.table_id),
-            partition: entry.partition_id.map(PartitionId),
-            bucket: BucketId(entry.bucket_id),
-        };
-        let outcome = match Code::refusal(entry.error_code, entry.error_message.as_deref()) {
-            // Already there: an earlier answer was lost.
-            Some(error) if error.code() == Some(Code::DUPLICATE_SEQUENCE.0) => Ok(()),
-            Some(error) => Err(error),
-            None => Ok(()),
-        };
-        (bucket, outcome)
-    });
-    Ok(entries.collect())
+fn dropped(path: &TablePath, spec: &Spec) -> String {
+    format!("partition `{}` of table `{path}` was dropped while rows were written to it", name_of(spec))
+}
+
+async fn new_writer_id(cluster: &Cluster, path: &TablePath) -> Result<i64> {
+    Ok(cluster.tablet(&InitWriterRequest { table_path: vec![path.into()] }).await?.writer_id)
 }
 
 fn compression_of(table: &TableInfo) -> Result<Compression> {

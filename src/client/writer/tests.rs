@@ -1,7 +1,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use arrow_array::{Int64Array, StringArray};
 
 use super::*;
@@ -9,10 +10,10 @@ use crate::fluss::api::ApiKey;
 use crate::fluss::cluster::ClusterOptions;
 use crate::fluss::fake::{FakeServer, Reply, read, servers};
 use crate::fluss::proto::*;
-use crate::fluss::record::BatchHeader;
+use crate::fluss::record::{BatchSchema, batches};
 use crate::fluss::table_json::{TableDescriptor, table_to_json};
-use crate::model::{DataType, Field, Schema, SchemaId, TypeKind};
-use crate::runtime::{BackoffOptions, Runtime};
+use crate::model::{BucketId, DataType, Field, Schema, SchemaId, TableId, TypeKind};
+use crate::runtime::Runtime;
 
 /// Sequence and rows of each batch of a bucket.
 type Log = Vec<(i32, i32)>;
@@ -22,38 +23,91 @@ type Log = Vec<(i32, i32)>;
 struct Store {
     partitions: Vec<PbPartitionSpec>,
     batches: BTreeMap<(Option<i64>, i32), Log>,
+    /// Ids of the rows of each bucket, in order.
+    ids: BTreeMap<(Option<i64>, i32), Vec<i64>>,
+    /// Last sequence of each writer in each bucket.
+    writers: BTreeMap<(Option<i64>, i32, i64), i32>,
+    writers_made: i64,
     routing: Vec<Option<i32>>,
-    /// Bucket errors to answer with before anything is stored, first to last.
+    /// Bucket errors to answer with before anything is stored, first to last; none stands for none.
     refuse: VecDeque<Code>,
+    /// Bucket errors to answer with after the batch is stored.
+    refuse_stored: VecDeque<Code>,
     /// Whether to hang up after the next batch is stored.
     lose_answer: bool,
+    /// Whether to forget all writers with the next lost answer or refusal.
+    forget: bool,
+    /// What requests have to be routed by; what is listed is out of date until so many of them were turned away.
+    count: Option<(i32, usize)>,
+    /// Whether the next request finds its partition dropped.
+    drop_partition: bool,
+    /// Answer to CreatePartition.
+    refuse_partition: Option<Code>,
 }
 
 impl Store {
     fn produce(&mut self, request: ProduceLogRequest) -> Reply {
         let mut answer = ProduceLogResponse::default();
+        if std::mem::take(&mut self.drop_partition) {
+            self.partitions.clear();
+        }
         for entry in request.buckets_req {
             self.routing.push(entry.routing_bucket_count);
             let mut told =
                 PbProduceLogRespForBucket { partition_id: entry.partition_id, bucket_id: entry.bucket_id, ..Default::default() };
-            match self.refuse.pop_front() {
-                Some(code) => told.error_code = Some(code.0),
-                None => {
-                    let header = BatchHeader::parse(&entry.records).unwrap();
-                    assert_eq!(header.writer_id, 77);
-                    let log = self.batches.entry((entry.partition_id, entry.bucket_id)).or_default();
-                    if log.last().is_none_or(|(sequence, _)| *sequence != header.batch_sequence) {
-                        log.push((header.batch_sequence, header.record_count));
-                    }
-                }
-            }
+            told.error_code = self.store(&entry).map(|code| code.0);
             answer.buckets_resp.push(told);
+        }
+        if std::mem::take(&mut self.forget) {
+            self.writers.clear();
         }
         if std::mem::take(&mut self.lose_answer) { Reply::HangUp } else { answer.into() }
     }
 
+    fn store(&mut self, entry: &PbProduceLogReqForBucket) -> Option<Code> {
+        if let Some(code) = self.refuse.pop_front().filter(|code| *code != Code::NONE) {
+            return Some(code);
+        }
+        if entry.partition_id.is_some_and(|id| usize::try_from(id).unwrap() >= self.partitions.len()) {
+            return Some(Code::UNKNOWN_TABLE_OR_BUCKET);
+        }
+        if let Some((count, left)) = &mut self.count
+            && entry.routing_bucket_count != Some(*count)
+        {
+            *left = left.saturating_sub(1);
+            return Some(Code::INVALID_BUCKET_ROUTING);
+        }
+        let batch = batches(entry.records.clone()).next().unwrap().unwrap();
+        let (writer, sequence) = (batch.header.writer_id, batch.header.batch_sequence);
+        let place = (entry.partition_id, entry.bucket_id);
+        match self.writers.get(&(place.0, place.1, writer)).copied() {
+            Some(last) if last == sequence => return None,
+            last if sequence != last.map_or(0, |last| last + 1) => return Some(Code::OUT_OF_ORDER_SEQUENCE),
+            _ => {}
+        }
+        self.writers.insert((place.0, place.1, writer), sequence);
+        self.batches.entry(place).or_default().push((sequence, batch.header.record_count));
+        let schema = BatchSchema::new(Arc::new(descriptor(false, false).schema)).unwrap();
+        let bucket = TableBucket { table: TableId(1), partition: None, bucket: BucketId(entry.bucket_id) };
+        let rows = batch.decode(LogFormat::Arrow, &schema, bucket).unwrap().unwrap().rows;
+        self.ids.entry(place).or_default().extend(rows.column(0).as_primitive::<Int64Type>().values());
+        self.refuse_stored.pop_front()
+    }
+
     fn rows(&self) -> i32 {
         self.batches.values().flatten().map(|(_, rows)| rows).sum()
+    }
+
+    /// Ids of all rows, sorted.
+    fn all_ids(&self) -> Vec<i64> {
+        let mut ids: Vec<i64> = self.ids.values().flatten().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// The count that listings tell, where `own` is what they tell else.
+    fn told(&self, own: i32) -> i32 {
+        self.count.filter(|(_, left)| *left == 0).map_or(own, |(count, _)| count)
     }
 }
 
@@ -90,14 +144,17 @@ async fn writer(table: TableDescriptor, options: WriterOptions) -> (Writer, Arc<
                 answer.table_metadata.extend(request.table_path.into_iter().map(|table_path| PbTableMetadata {
                     table_path,
                     table_id: 1,
-                    bucket_metadata: if table.partition_keys.is_empty() { vec![bucket(0), bucket(1)] } else { vec![] },
+                    bucket_metadata: if table.partition_keys.is_empty() { (0..8).map(bucket).collect() } else { vec![] },
                     ..Default::default()
                 }));
-                // Partitions have more buckets the later they are made.
+                let gone = |id: &i64| usize::try_from(*id).unwrap() >= store.partitions.len();
+                if request.partitions_id.iter().any(gone) {
+                    return Reply::Error(Code::PARTITION_NOT_EXISTS.answer("gone"));
+                }
                 answer.partition_metadata.extend(request.partitions_id.into_iter().map(|id| PbPartitionMetadata {
                     table_id: 1,
                     partition_id: id,
-                    bucket_metadata: (0..=i32::try_from(id).unwrap()).map(bucket).collect(),
+                    bucket_metadata: (0..8).map(bucket).collect(),
                     ..Default::default()
                 }));
                 answer.into()
@@ -105,21 +162,28 @@ async fn writer(table: TableDescriptor, options: WriterOptions) -> (Writer, Arc<
             ApiKey::GetTableInfo => GetTableInfoResponse {
                 table_id: 1,
                 schema_id: 1,
-                table_json: table_to_json(&table).unwrap().into(),
+                table_json: table_to_json(&TableDescriptor { bucket_count: Some(store.told(2)), ..table.clone() }).unwrap().into(),
                 ..Default::default()
             }
             .into(),
-            ApiKey::InitWriter => InitWriterResponse { writer_id: 77 }.into(),
+            ApiKey::InitWriter => {
+                store.writers_made += 1;
+                InitWriterResponse { writer_id: 76 + store.writers_made }.into()
+            }
             ApiKey::ListPartitionInfos => {
+                // Partitions have more buckets the later they are made.
                 let infos = store.partitions.iter().zip(0..).map(|(spec, id)| PbPartitionInfo {
                     partition_id: id,
                     partition_spec: spec.clone(),
-                    bucket_count: Some(i32::try_from(id).unwrap() + 1),
+                    bucket_count: Some(store.told(i32::try_from(id).unwrap() + 1)),
                     ..Default::default()
                 });
                 ListPartitionInfosResponse { partitions_info: infos.collect(), ..Default::default() }.into()
             }
             ApiKey::CreatePartition => {
+                if let Some(code) = store.refuse_partition {
+                    return Reply::Error(code.answer("refused"));
+                }
                 store.partitions.push(read::<CreatePartitionRequest>(body).partition_spec);
                 CreatePartitionResponse {}.into()
             }
@@ -169,7 +233,8 @@ async fn keyed_rows_go_where_their_key_hashes_by_the_count_of_their_partition() 
     let (mut writer, store) = writer(descriptor(true, true), WriterOptions::default()).await;
     let batch = rows(&writer, 0..100, |id| if id < 50 { "x" } else { "y" });
     writer.append(&batch).await.unwrap();
-    let expected = by_key(&writer.table, &batch, 2).unwrap()[50..].iter().filter(|bucket| **bucket == 1).count();
+    let expected =
+        by_key(&writer.table, &batch, 2, &|_| String::new()).unwrap()[50..].iter().filter(|bucket| **bucket == 1).count();
     let store = store.lock().unwrap();
     assert_eq!(store.batches[&(Some(0), 0)], [(0, 50)]);
     assert_eq!(store.batches[&(Some(1), 1)], [(0, i32::try_from(expected).unwrap())]);
@@ -202,10 +267,10 @@ async fn a_lost_answer_and_retriable_errors_double_nothing() {
 #[tokio::test]
 async fn after_a_failed_append_the_writer_refuses_rows() {
     let (mut writer, store) = writer(descriptor(false, false), WriterOptions::default()).await;
-    store.lock().unwrap().refuse = [Code::OUT_OF_ORDER_SEQUENCE].into();
+    store.lock().unwrap().refuse = [Code::INVALID_TABLE].into();
     let batch = rows(&writer, 0..10, |_| "a");
     let error = writer.append(&batch).await.unwrap_err();
-    assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(31)));
+    assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(15)));
     let error = writer.append(&batch).await.unwrap_err();
     assert!(error.hint().is_some_and(|hint| hint.contains("new writer")), "{error}");
     assert_eq!(store.lock().unwrap().rows(), 0);
@@ -220,8 +285,183 @@ async fn rows_that_do_not_fit_are_refused_before_sending() {
     let null_day =
         RecordBatch::try_new(writer.schema(), vec![Arc::new(ids), Arc::new(StringArray::from(vec![None::<&str>]))]).unwrap();
     let error = writer.append(&null_day).await.unwrap_err();
-    assert!(error.to_string().contains("partition column `day`"), "{error}");
+    assert_eq!(error.chain(), "row `0`: NULL in partition column `day` of table `demo.t`");
     let fits = rows(&writer, 0..1, |_| "a");
     writer.append(&fits).await.unwrap();
     assert_eq!(store.lock().unwrap().rows(), 1);
+}
+
+#[tokio::test]
+async fn a_duplicate_sequence_is_a_success() {
+    let (mut writer, store) = writer(descriptor(false, false), WriterOptions::default()).await;
+    store.lock().unwrap().refuse_stored = [Code::REQUEST_TIME_OUT, Code::DUPLICATE_SEQUENCE].into();
+    let batch = rows(&writer, 0..10, |_| "a");
+    writer.append(&batch).await.unwrap();
+    writer.append(&batch).await.unwrap();
+    assert_eq!(store.lock().unwrap().batches, [((None, 0), vec![(0, 10)]), ((None, 1), vec![(0, 10)])].into());
+    assert_eq!(writer.figures().rows, 20);
+}
+
+#[tokio::test]
+async fn a_writer_that_the_server_forgot_gets_a_new_id_and_each_row_is_there_once() {
+    for told in [None, Some(Code::UNKNOWN_WRITER_ID), Some(Code::OUT_OF_ORDER_SEQUENCE)] {
+        let (mut writer, store) = writer(descriptor(false, true), WriterOptions::default()).await;
+        let batch = rows(&writer, 0..50, |_| "a");
+        writer.append(&batch).await.unwrap();
+        match told {
+            None => store.lock().unwrap().writers.clear(),
+            Some(code) => store.lock().unwrap().refuse = [code].into(),
+        }
+        let batch = rows(&writer, 50..100, |_| "a");
+        writer.append(&batch).await.unwrap();
+        let batch = rows(&writer, 100..150, |_| "a");
+        writer.append(&batch).await.unwrap();
+        let store = store.lock().unwrap();
+        assert_eq!(store.all_ids(), Vec::from_iter(0..150));
+        assert_eq!(store.writers_made, 2);
+        assert!(store.ids.values().all(|ids| ids.is_sorted()));
+        assert_eq!(writer.figures().rows, 150);
+    }
+}
+
+#[tokio::test]
+async fn out_of_order_after_a_lost_answer_is_not_guessed_about() {
+    let (mut writer, store) = writer(descriptor(false, false), WriterOptions::default()).await;
+    for start in [0, 10] {
+        let batch = rows(&writer, start..start + 10, |_| "a");
+        writer.append(&batch).await.unwrap();
+    }
+    {
+        let mut store = store.lock().unwrap();
+        (store.lose_answer, store.forget) = (true, true);
+    }
+    let batch = rows(&writer, 20..30, |_| "a");
+    let error = writer.append(&batch).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Unavailable, None), "{}", error.chain());
+    assert!(error.chain().starts_with("it can't be known whether rows are stored: append to table `demo.t`"), "{}", error.chain());
+    assert!(error.chain().contains("row `0`") && error.hint().is_some(), "{}", error.chain());
+    assert_eq!(store.lock().unwrap().all_ids(), Vec::from_iter(0..30));
+    assert_eq!((writer.figures().rows, writer.first_missing()), (20, Some(0)));
+}
+
+#[tokio::test]
+async fn rows_that_are_turned_away_with_74_are_routed_again_in_their_order() {
+    for partitioned in [false, true] {
+        let options = WriterOptions { batch_bytes: 2000, in_flight_bytes: 3000, ..WriterOptions::default() };
+        let (mut writer, store) = writer(descriptor(partitioned, true), options).await;
+        let first = rows(&writer, 0..500, |_| "x");
+        writer.append(&first).await.unwrap();
+        let before = store.lock().unwrap().ids.clone();
+        store.lock().unwrap().count = Some((5, 1));
+        // Each key comes twice: its later row has to be behind the earlier one.
+        let keys: Vec<i64> = (1000..1500).chain(1000..1500).collect();
+        let days = StringArray::from_iter_values(keys.iter().map(|_| "x"));
+        let batch = RecordBatch::try_new(writer.schema(), vec![Arc::new(Int64Array::from(keys.clone())), Arc::new(days)]).unwrap();
+        writer.append(&batch).await.map_err(|error| error.chain()).unwrap();
+
+        let store = store.lock().unwrap();
+        let by_five = by_key(&writer.table, &batch, 5, &|_| String::new()).unwrap();
+        let partition = partitioned.then_some(0);
+        for bucket in 0..5 {
+            let mut expected = before.get(&(partition, bucket)).cloned().unwrap_or_default();
+            expected.extend(keys.iter().zip(&by_five).filter(|(_, of)| **of == bucket).map(|(key, _)| *key));
+            assert_eq!(store.ids[&(partition, bucket)], expected, "bucket {bucket}");
+        }
+        assert_eq!(store.rows(), 1500);
+        assert!(store.batches.values().all(|log| log.iter().zip(0..).all(|((sequence, _), index)| *sequence == index)));
+        assert_eq!(writer.figures().rows, 1500);
+    }
+}
+
+#[tokio::test]
+async fn keyless_rows_are_routed_again_too_and_slow_metadata_is_waited_for() {
+    let (mut writer, store) = writer(descriptor(true, false), WriterOptions::default()).await;
+    store.lock().unwrap().count = Some((3, 3));
+    let batch = rows(&writer, 0..10, |_| "x");
+    writer.append(&batch).await.unwrap();
+    let store = store.lock().unwrap();
+    assert_eq!(store.all_ids(), Vec::from_iter(0..10));
+    assert_eq!(store.routing, [Some(1), Some(1), Some(1), Some(3)]);
+}
+
+#[tokio::test]
+async fn a_routing_that_stays_wrong_is_stale_and_74_after_a_lost_answer_is_not_guessed_about() {
+    let (mut writer, store) = writer(descriptor(true, true), WriterOptions::default()).await;
+    store.lock().unwrap().count = Some((7, usize::MAX));
+    let batch = rows(&writer, 0..10, |_| "x");
+    let error = writer.append(&batch).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Stale, Some(74)), "{}", error.chain());
+    assert_eq!((store.lock().unwrap().rows(), writer.first_missing()), (0, Some(0)));
+
+    let (mut writer, store) = self::writer(descriptor(false, false), WriterOptions::default()).await;
+    {
+        let mut store = store.lock().unwrap();
+        store.refuse_stored = [Code::REQUEST_TIME_OUT].into();
+        store.count = Some((2, 0));
+    }
+    let batch = rows(&writer, 0..10, |_| "x");
+    let sender = async {
+        let error = writer.append(&batch).await.unwrap_err();
+        assert!(error.chain().starts_with("it can't be known"), "{}", error.chain());
+    };
+    let rescaler = async {
+        // As soon as the batch is stored the count changes, before it is sent again.
+        loop {
+            tokio::task::yield_now().await;
+            let mut store = store.lock().unwrap();
+            if store.rows() > 0 {
+                store.count = Some((9, usize::MAX));
+                break;
+            }
+        }
+    };
+    tokio::join!(sender, rescaler);
+    assert_eq!(store.lock().unwrap().all_ids(), Vec::from_iter(0..10));
+}
+
+#[tokio::test]
+async fn a_failed_append_says_what_is_acknowledged_and_from_where_rows_are_missing() {
+    let (mut writer, store) = writer(descriptor(false, true), WriterOptions::default()).await;
+    let batch = rows(&writer, 0..100, |_| "a");
+    store.lock().unwrap().refuse = [Code::NONE, Code::RECORD_TOO_LARGE].into();
+    let error = writer.append_named(&batch, &|row| format!("line {}", row + 2)).await.unwrap_err();
+    let buckets = by_key(&writer.table, &batch, 2, &|_| String::new()).unwrap();
+    let missing = buckets.iter().position(|bucket| *bucket == 1).unwrap();
+    assert!(error.to_string().starts_with(&format!("line {}", missing + 2)), "{}", error.chain());
+    assert_eq!(error.code(), Some(13));
+    assert_eq!(writer.first_missing(), Some(u32::try_from(missing).unwrap()));
+    let stored = store.lock().unwrap().rows();
+    assert_eq!((writer.figures().rows, writer.figures().batches), (u64::try_from(stored).unwrap(), 1));
+    assert_eq!(usize::try_from(stored).unwrap(), buckets.iter().filter(|bucket| **bucket == 0).count());
+}
+
+#[tokio::test]
+async fn a_partition_that_is_dropped_while_rows_are_written_is_named_with_the_row() {
+    let (mut writer, store) = writer(descriptor(true, true), WriterOptions::default()).await;
+    let batch = rows(&writer, 0..10, |_| "x");
+    writer.append(&batch).await.unwrap();
+    store.lock().unwrap().drop_partition = true;
+    let error = writer.append_named(&batch, &|row| format!("line {row}")).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(36)), "{}", error.chain());
+    let text = "line 0: partition `x` of table `demo.t` was dropped while rows were written to it";
+    assert!(error.to_string().starts_with(text), "{}", error.chain());
+}
+
+#[tokio::test]
+async fn partitions_that_can_not_be_made_are_refused_with_the_row_that_names_them() {
+    let (mut writer, store) = writer(descriptor(true, true), WriterOptions::default()).await;
+    store.lock().unwrap().refuse_partition = Some(Code::PARTITION_SPEC_INVALID);
+    let batch = rows(&writer, 0..10, |id| if id < 7 { "x" } else { "y" });
+    let error = writer.append(&batch).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(43)));
+    assert!(["row `0`", "row `7`"].contains(&error.to_string().as_str()), "{}", error.chain());
+    store.lock().unwrap().refuse_partition = None;
+    writer.append(&batch).await.unwrap();
+    assert_eq!(writer.figures(), WriterFigures { partitions_made: 2, ..writer.figures() });
+
+    let (mut writer, _) =
+        self::writer(descriptor(true, true), WriterOptions { create_partitions: false, ..Default::default() }).await;
+    let error = writer.append(&batch).await.unwrap_err();
+    assert_eq!(error.code(), Some(36));
+    assert!(error.chain().starts_with("row `0`: table `demo.t` has no partition `x`"), "{}", error.chain());
 }
