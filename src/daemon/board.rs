@@ -157,6 +157,8 @@ pub struct ServiceStatus {
     pub phase: Phase,
     /// When it started, epoch milliseconds.
     pub started_ms: i64,
+    /// Whether the heartbeat task runs. Without it no lease lives, whatever else the process still does.
+    pub heart_alive: bool,
     /// When the coordinator last answered a heartbeat, epoch milliseconds.
     pub heartbeat_ms: Option<i64>,
     /// Why it has not answered since.
@@ -179,8 +181,14 @@ impl Board {
     /// An empty board of a service that starts at `now_ms`.
     #[must_use]
     pub fn new(parallel: usize, now_ms: i64) -> Self {
-        let service =
-            ServiceStatus { phase: Phase::Starting, started_ms: now_ms, heartbeat_ms: None, heartbeat_fault: None, parallel };
+        let service = ServiceStatus {
+            phase: Phase::Starting,
+            started_ms: now_ms,
+            heart_alive: true,
+            heartbeat_ms: None,
+            heartbeat_fault: None,
+            parallel,
+        };
         Self(Arc::new(Mutex::new(Sheet { service, tables: BTreeMap::new() })))
     }
 

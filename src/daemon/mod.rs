@@ -7,6 +7,7 @@
 pub mod board;
 mod filter;
 mod heart;
+pub mod http;
 mod once;
 mod outcome;
 

@@ -1,5 +1,6 @@
 //! The events: a struct each, emitted by the part that handles the fact.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
@@ -12,6 +13,8 @@ use crate::model::{RoundOutcome, RoundSummary, SnapshotId, TablePath, TieringEpo
 const ROUND: &str = "lakeward::round";
 /// Target of what happens to tables between rounds.
 const TABLE: &str = "lakeward::table";
+/// Target of what the admin endpoints have to say.
+const ADMIN: &str = "lakeward::admin";
 /// Target of what happens between us and the coordinator.
 const HEART: &str = "lakeward::heart";
 
@@ -216,5 +219,33 @@ impl HeartbeatFailed<'_> {
         metrics::HEARTBEATS_FAILED.add("", 1);
         let pause_ms = u64::try_from(self.pause.as_millis()).unwrap_or(u64::MAX);
         warn!(target: HEART, error = %self.error.chain(), pause_ms, "heartbeat failed");
+    }
+}
+
+/// The admin endpoints answer.
+#[derive(Debug)]
+pub struct AdminListens {
+    /// Where; a port that was asked for as 0 is the real one here.
+    pub address: SocketAddr,
+}
+
+impl AdminListens {
+    /// Logs it.
+    pub fn emit(self) {
+        info!(target: ADMIN, address = %self.address, "admin endpoints answer: /metrics, /healthz, /readyz, /status");
+    }
+}
+
+/// A connection to the admin endpoints could not be accepted.
+#[derive(Debug)]
+pub struct AdminRefused<'a> {
+    /// Why.
+    pub error: &'a std::io::Error,
+}
+
+impl AdminRefused<'_> {
+    /// Logs it.
+    pub fn emit(self) {
+        warn!(target: ADMIN, error = %self.error, "a connection to the admin endpoints was not accepted");
     }
 }

@@ -18,7 +18,7 @@ def two_services(world):
     client.ask("create", "s.t", columns=columns, buckets=2, properties=LAKE, **{"bucket-keys": ["id"]})
     written = [[id, f"row {id}"] for id in range(60_000)]
     client.ask("append", "s.t", rows=written)
-    argv = [world.lakeward(), "run", "--server", node.address, "--once", "--wait", "6s", "--json"]
+    argv = [world.lakeward(), "run", "--server", node.address, "--once", "--wait", "6s", "--json", "--log-level", "debug"]
     sleeper = world.start("sleeper", argv)
     until(30, "claim by the first service", lambda: "table claimed" in pathlib.Path(sleeper.log).read_text(), pause=0.01)
     sleeper.send_signal(signal.SIGSTOP)

@@ -47,6 +47,10 @@ const STOPS_AT: &[(&str, &[&str])] = &[
     ("backon", &["runtime"]),
     ("fastrand", &["runtime"]),
     ("tracing_subscriber", &["telemetry"]),
+    ("metrics", &["telemetry"]),
+    ("metrics_exporter_prometheus", &["telemetry"]),
+    ("axum", &["daemon"]),
+    ("hyper", &["daemon", "cli"]),
     ("toml", &["config"]),
 ];
 
