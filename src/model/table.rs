@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +66,14 @@ impl TableInfo {
         self.properties.get(key).or_else(|| self.custom_properties.get(key)).map(String::as_str)
     }
 
+    /// How far the lake may lag behind (`table.datalake.freshness`); 3 min if it is not set.
+    #[must_use]
+    pub fn lake_freshness(&self) -> Duration {
+        let text = self.properties.get("table.datalake.freshness");
+        let ms = text.and_then(|text| parse_duration_ms(text)).and_then(|ms| u64::try_from(ms).ok());
+        Duration::from_millis(ms.unwrap_or(180_000))
+    }
+
     /// A small table for unit tests: one BIGINT column `id`, which is the bucket key.
     #[doc(hidden)]
     #[must_use]
@@ -88,6 +97,34 @@ impl TableInfo {
             modified_ms: 0,
         }
     }
+}
+
+/// A duration such as `3min`, `7 d`, `500` (milliseconds) in milliseconds; sums such as `1h 30min`, too.
+#[must_use]
+pub fn parse_duration_ms(text: &str) -> Option<i64> {
+    let mut rest = text.trim();
+    let mut total: i64 = 0;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|symbol: char| !symbol.is_ascii_digit()).unwrap_or(rest.len());
+        let (number, after) = rest.split_at_checked(digits)?;
+        let after = after.trim_start();
+        let letters = after.find(|symbol: char| !symbol.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at_checked(letters)?;
+        let unit_ms = match unit.to_ascii_lowercase().as_str() {
+            "" | "ms" | "milli" | "millis" | "millisecond" | "milliseconds" => 1,
+            "s" | "sec" | "secs" | "second" | "seconds" => 1_000,
+            "m" | "min" | "minute" | "minutes" => 60_000,
+            "h" | "hour" | "hours" => 3_600_000,
+            "d" | "day" | "days" => 86_400_000,
+            _ => return None,
+        };
+        total = total.checked_add(number.parse::<i64>().ok()?.checked_mul(unit_ms)?)?;
+        rest = after.trim_start();
+    }
+    Some(total)
 }
 
 /// A partition as ListPartitionInfos describes it.
@@ -132,4 +169,33 @@ pub struct Split {
     pub start: StartOffset,
     /// Exclusive end.
     pub stop_offset: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_fluss_reads_them() {
+        for (text, ms) in [
+            ("3min", Some(180_000)),
+            ("7 d", Some(604_800_000)),
+            ("500", Some(500)),
+            ("1h 30min", Some(5_400_000)),
+            ("1 s", Some(1000)),
+        ] {
+            assert_eq!(parse_duration_ms(text), ms, "{text}");
+        }
+        for text in ["", "s", "3 fortnights", "-1s", "99999999999999 d"] {
+            assert_eq!(parse_duration_ms(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn freshness_is_three_minutes_unless_the_table_says_otherwise() {
+        let mut table = TableInfo::for_tests("t", 1);
+        assert_eq!(table.lake_freshness(), Duration::from_secs(180));
+        table.properties.insert("table.datalake.freshness".into(), "10s".into());
+        assert_eq!(table.lake_freshness(), Duration::from_secs(10));
+    }
 }

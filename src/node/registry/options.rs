@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::fluss::code::Code;
-use crate::model::TableInfo;
+use crate::model::{TableInfo, parse_duration_ms};
 
 /// What an option's value has to be.
 #[derive(Clone, Copy)]
@@ -89,33 +89,6 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// A duration such as `3min`, `7 d`, `500` (milliseconds) in milliseconds; sums such as `1h 30min`, too.
-pub(super) fn parse_duration_ms(text: &str) -> Option<i64> {
-    let mut rest = text.trim();
-    let mut total: i64 = 0;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|symbol: char| !symbol.is_ascii_digit()).unwrap_or(rest.len());
-        let (number, after) = rest.split_at_checked(digits)?;
-        let after = after.trim_start();
-        let letters = after.find(|symbol: char| !symbol.is_ascii_alphabetic()).unwrap_or(after.len());
-        let (unit, after) = after.split_at_checked(letters)?;
-        let unit_ms = match unit.to_ascii_lowercase().as_str() {
-            "" | "ms" | "milli" | "millis" | "millisecond" | "milliseconds" => 1,
-            "s" | "sec" | "secs" | "second" | "seconds" => 1_000,
-            "m" | "min" | "minute" | "minutes" => 60_000,
-            "h" | "hour" | "hours" => 3_600_000,
-            "d" | "day" | "days" => DAY_MS,
-            _ => return None,
-        };
-        total = total.checked_add(number.parse::<i64>().ok()?.checked_mul(unit_ms)?)?;
-        rest = after.trim_start();
-    }
-    Some(total)
-}
-
 /// The value of option `key` as a number.
 pub(super) fn int(properties: &BTreeMap<String, String>, key: &str) -> Option<i32> {
     properties.get(key)?.trim().parse().ok()
@@ -135,7 +108,7 @@ pub fn lake_enabled(info: &TableInfo) -> bool {
 /// How far the lake may lag behind, in milliseconds; 3 min if not set.
 #[must_use]
 pub fn freshness_ms(info: &TableInfo) -> i64 {
-    info.properties.get("table.datalake.freshness").and_then(|text| parse_duration_ms(text)).unwrap_or(180_000)
+    i64::try_from(info.lake_freshness().as_millis()).unwrap_or(i64::MAX)
 }
 
 /// How long rows stay in the log, in milliseconds; 7 days if not set.
@@ -323,22 +296,6 @@ fn zone_offset_seconds(zone: &str) -> Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_read_as_fluss_reads_them() {
-        for (text, ms) in [
-            ("3min", Some(180_000)),
-            ("7 d", Some(604_800_000)),
-            ("500", Some(500)),
-            ("1h 30min", Some(5_400_000)),
-            ("1 s", Some(1000)),
-        ] {
-            assert_eq!(parse_duration_ms(text), ms, "{text}");
-        }
-        for text in ["", "s", "3 fortnights", "-1s", "99999999999999 d"] {
-            assert_eq!(parse_duration_ms(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn partition_times_are_written_in_the_tables_zone_and_unit() {

@@ -194,7 +194,7 @@ fn check_numbers(properties: &BTreeMap<String, String>) -> Result<()> {
         let text = format!("replication factor `{factor}` is larger than the number of servers, which is 1");
         return Err(Code::INVALID_REPLICATION_FACTOR.answer(text));
     }
-    let duration = |key: &str| properties.get(key).and_then(|text| super::options::parse_duration_ms(text));
+    let duration = |key: &str| properties.get(key).and_then(|text| crate::model::parse_duration_ms(text));
     let ttl = duration("table.log.ttl").unwrap_or(7 * 86_400_000);
     if duration("table.log.local-ttl").is_some_and(|local| local > ttl) {
         return Err(refused("`table.log.local-ttl` is longer than `table.log.ttl`"));

@@ -38,8 +38,6 @@ use crate::runtime::Runtime;
 
 /// The coordinator's lease (F1.3).
 const LEASE_MS: i64 = 120_000;
-/// `table.datalake.freshness` when a table names none.
-const FRESHNESS_MS: i64 = 180_000;
 
 #[derive(Debug, Default)]
 struct Log {
@@ -113,7 +111,7 @@ impl MemoryCluster {
         self.runtime.clock.now_ms()
     }
 
-    /// Creates a table; tiered if `table.datalake.enabled` is `true`, every `table.datalake.freshness` milliseconds (`…ms`) or 3 min.
+    /// Creates a table; tiered if `table.datalake.enabled` is `true`, every `table.datalake.freshness`.
     ///
     /// # Errors
     /// `Invalid` (8) when the path is taken.
@@ -390,17 +388,8 @@ impl MemoryCluster {
     }
 }
 
-/// Text such as `500ms`, `30s`, `3min`; anything else is the default.
 fn freshness_ms(info: &TableInfo) -> i64 {
-    let Some(text) = info.property("table.datalake.freshness") else { return FRESHNESS_MS };
-    let (number, unit) = text.split_at(text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len()));
-    let unit = match unit.trim() {
-        "ms" => 1,
-        "s" => 1000,
-        "min" | "m" => 60_000,
-        _ => return FRESHNESS_MS,
-    };
-    number.parse::<i64>().map_or(FRESHNESS_MS, |number| number.saturating_mul(unit))
+    i64::try_from(info.lake_freshness().as_millis()).unwrap_or(i64::MAX)
 }
 
 impl Table {
