@@ -3,6 +3,7 @@
 //! Owns the order of things, how many buckets are in progress, when a stale round is planned afresh, and what becomes of
 //! the files of a round that failed. Callers: `daemon`, `cli` (quickstart).
 
+mod lake;
 mod pressure;
 mod splits;
 
@@ -16,7 +17,7 @@ use tracing::{Instrument, debug, info_span, warn};
 use crate::commit::{self, CommitContext, CommitOutcome, DataFiles, RoundWork};
 use crate::error::{Error, Kind, Result};
 use crate::lake::LakeTable;
-use crate::mapping::{self, LakeForm, LakeRows};
+use crate::mapping::{self, LakeRows};
 use crate::model::{
     BucketProgress, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, SnapshotId, Split, StartOffset, TableId,
     TableInfo, TablePath, TieringEpoch,
@@ -28,6 +29,8 @@ use crate::source::{LakeLedger, Lease, TableScan};
 use crate::telemetry;
 use crate::write::{BucketTarget, WriteContext, WriteOptions};
 use splits::{Done, Target, Work};
+
+pub use lake::open_lake;
 
 /// Bounds of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,10 +143,10 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         }
         Err(error) => return Err(error),
     };
-    let (lake, form) = open_lake(&table, runtime).await?;
-    let protocol = CommitContext {
+    let opened = open_lake(&table, runtime).await?;
+    let mut protocol = CommitContext {
         table: Arc::clone(&table),
-        lake: Arc::clone(&lake),
+        lake: Arc::clone(&opened.0),
         ledger: Arc::clone(&context.ledger),
         scan: Arc::clone(&context.scan),
         runtime: runtime.clone(),
@@ -153,6 +156,8 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     if let Some(snapshot) = base.recovered {
         telemetry::SnapshotRecovered { table: &job.path, snapshot }.emit();
     }
+    let (lake, form) = lake::with_all_columns(opened, &table, runtime).await?;
+    protocol.lake = Arc::clone(&lake);
     let facts = plan::gather(context.scan.as_ref(), Arc::clone(&table), &base.offsets, context.options.plan).await?;
     let plan = plan::splits(&facts, &base.offsets);
     let mut summary = summary(job, round, base.recovered);
@@ -221,21 +226,6 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     }
     summary.commit_ms = watch.lap_ms();
     Ok(summary)
-}
-
-/// Opens the lake table of `table`, and tells which form it has. Everything that this build can't do with the pair is refused here.
-///
-/// # Errors
-/// `Unsupported` and `Invalid` name feature or option; `Data` when the lake table is missing or does not match.
-pub async fn open_lake(table: &TableInfo, runtime: &Runtime) -> Result<(Arc<LakeTable>, LakeForm)> {
-    let place = plan::check_table(table)?;
-    let lake = LakeTable::open_in(&place.warehouse, &place.options, place.root, runtime.clone()).await?.ok_or_else(|| {
-        Error::data(format!("the lake table of `{}` is missing in `{}`", table.path, place.warehouse))
-            .with_hint("the coordinator makes it when the table's lake is enabled; both have to see the same warehouse")
-    })?;
-    let form = mapping::compatible(table, lake.schema())?;
-    lake.options()?;
-    Ok((Arc::new(lake), form))
 }
 
 /// Where the splits' rows go, and from which sequence number on. Looks at the lake's bucket totals on the way: what the

@@ -5,8 +5,8 @@
 //! files change `lake`'s. Callers: node, round.
 
 use crate::error::{Error, Kind, Result};
-use crate::lake::{SchemaChange, Warehouse};
-use crate::mapping::{LakeForm, SYSTEM_COLUMNS, compatible, lake_path, lake_schema};
+use crate::lake::{LakeTable, SchemaChange, Warehouse};
+use crate::mapping::{Fit, LakeForm, SYSTEM_COLUMNS, compatible, fit, lake_path, lake_schema, not_taken_away};
 use crate::model::{Field, TableInfo};
 use crate::paimon::TableSchema;
 use crate::paimon::options::{IMMUTABLE, TableOptions};
@@ -145,6 +145,49 @@ fn added_columns(
 /// Whether names and types are equal, in order; ids and comments don't matter (F6.5).
 fn same(a: &[Field], b: &[Field]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.name == b.name && a.data_type.same_as(&b.data_type))
+}
+
+/// Gives the lake table the columns at the end of `table` that it does not have, and nothing else: a coordinator's ALTER that did not
+/// reach the lake is finished. Names of what was added; none when there was nothing to do.
+///
+/// The lake table must be known to be that of `table`, not of one of the same name before it.
+///
+/// # Errors
+/// `Unavailable`: call again; `Data` when the two differ in another way, or a column was taken away from the lake table by hand.
+///
+/// Source: F6.5.
+pub async fn add_missing(lake: &LakeTable, table: &TableInfo) -> Result<Vec<String>> {
+    check_format(table)?;
+    let missing = missing(lake, table).await?;
+    if missing.is_empty() {
+        return Ok(vec![]);
+    }
+    // Whoever was faster may have left nothing to do, or something else.
+    let altered = lake.alter(|found| Ok(additions(&fit(table, found)?))).await?;
+    let names: Vec<String> = missing.into_iter().map(|field| field.name).collect();
+    Ok(if altered { names } else { vec![] })
+}
+
+/// The columns that [`add_missing`] would add. Changes nothing.
+///
+/// # Errors
+/// As [`add_missing`].
+pub async fn missing(lake: &LakeTable, table: &TableInfo) -> Result<Vec<Field>> {
+    let fit = fit(table, lake.schema())?;
+    if !fit.missing.is_empty() {
+        for id in (0..lake.schema().id).rev() {
+            let earlier = lake.load_schema(id).await?;
+            not_taken_away(table, lake.schema(), &earlier, &fit.missing)?;
+        }
+    }
+    Ok(fit.missing)
+}
+
+/// What adds the missing columns where a coordinator would put them.
+fn additions(fit: &Fit) -> Vec<SchemaChange> {
+    let before = (fit.form == LakeForm::Legacy).then(|| SYSTEM_COLUMNS[0].to_owned());
+    let add = |field: &Field| SchemaChange::AddColumn { field: field.clone(), before: before.clone() };
+    fit.missing.iter().map(add).collect()
 }
 
 /// What gives `found` the bucket count `count`.

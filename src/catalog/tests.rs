@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::model::{DataType, Partition, Schema, TypeKind};
+use crate::model::{DataType, Partition, Schema, SchemaId, TypeKind};
 use crate::runtime::Runtime;
 use crate::storage::Store;
 
@@ -193,4 +193,104 @@ fn partition_rows_and_folders_of_a_created_table_agree_with_java() {
         Partition { id: crate::model::PartitionId(1), spec: vec![("day".into(), "2026-11-30".into())], bucket_count: Some(2) };
     let row = crate::mapping::partition_row(Some(&partition), &info, &schema).unwrap();
     assert_eq!(crate::paimon::path::bucket_path(&schema, &row, 1).unwrap(), "day=2026-11-30/bucket-1");
+}
+
+/// The table of [`table`] with `note STRING` and `tags ARRAY<ROW<x INT>>` behind, added in Fluss.
+fn altered(before: &TableInfo) -> TableInfo {
+    let mut after = before.clone();
+    let inner = TypeKind::Row(vec![column(4, "x", TypeKind::Int)]);
+    let tags = TypeKind::Array(Box::new(DataType::nullable(inner)));
+    let mut fields = before.schema.fields.clone();
+    fields.push(Field { comment: Some("free text".into()), ..column(2, "note", TypeKind::String) });
+    fields.push(column(3, "tags", tags));
+    after.schema = Arc::new(Schema { id: SchemaId(2), fields, highest_field_id: 4, ..(*before.schema).clone() });
+    after
+}
+
+async fn lake(warehouse: &Warehouse) -> LakeTable {
+    warehouse.table("demo", "orders").await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn columns_that_the_lake_lacks_are_added_once_and_nothing_else_changes() {
+    let warehouse = warehouse();
+    let (before, after) = (table(2), altered(&table(2)));
+    create(&warehouse, &before, true).await.unwrap();
+    // Something of the user's, which is nobody's business.
+    let set = SchemaChange::Option { key: "owner".into(), value: Some("me".into()) };
+    warehouse.alter_table("demo", "orders", |_| Ok(vec![set.clone()])).await.unwrap();
+    let opened = lake(&warehouse).await;
+    assert_eq!(missing(&opened, &before).await.unwrap(), []);
+    assert_eq!(add_missing(&opened, &before).await.unwrap(), Vec::<String>::new());
+    assert_eq!(missing(&opened, &after).await.unwrap().len(), 2);
+    assert_eq!(found(&warehouse).await.id, 1, "looking changes nothing");
+    let was = found(&warehouse).await;
+
+    assert_eq!(add_missing(&opened, &after).await.unwrap(), ["note", "tags"]);
+    let is = found(&warehouse).await;
+    assert_eq!((is.id, is.highest_field_id), (2, 4));
+    assert_eq!(is.fields[..2], was.fields);
+    assert_eq!(is.fields[2..], lake_schema(&after).unwrap().fields[2..], "ids, types and comments as a coordinator gives them");
+    assert_eq!(TableSchema { id: 1, time_ms: was.time_ms, fields: was.fields.clone(), highest_field_id: 1, ..is.clone() }, was);
+    compatible(&after, &is).unwrap();
+    // Who opened it before finds it done, and so does the ALTER that got half way.
+    assert_eq!(add_missing(&opened, &after).await.unwrap(), Vec::<String>::new());
+    alter(&warehouse, &before, &after).await.unwrap();
+    assert_eq!(found(&warehouse).await.id, 2);
+}
+
+#[tokio::test]
+async fn services_that_add_the_same_columns_at_once_add_them_once() {
+    let warehouse = warehouse();
+    let after = altered(&table(2));
+    create(&warehouse, &table(2), true).await.unwrap();
+    let opened = [lake(&warehouse).await, lake(&warehouse).await, lake(&warehouse).await];
+    let added = futures::future::try_join_all(opened.iter().map(|lake| add_missing(lake, &after))).await.unwrap();
+    assert_eq!(added.iter().filter(|names| !names.is_empty()).count(), 1, "{added:?}");
+    let schema = found(&warehouse).await;
+    assert_eq!((schema.id, schema.fields.len()), (1, 4));
+}
+
+#[tokio::test]
+async fn a_column_that_was_taken_away_in_the_lake_is_not_given_back() {
+    let warehouse = warehouse();
+    let after = altered(&table(2));
+    create(&warehouse, &after, true).await.unwrap();
+    let opened = lake(&warehouse).await;
+    let place = |id: i64| format!("demo.db/orders/schema/schema-{id}");
+    let write = async |id: i64, change: &dyn Fn(&mut TableSchema)| {
+        let mut schema = TableSchema { id, ..(**opened.schema()).clone() };
+        change(&mut schema);
+        opened.store().put(&place(id), schema.to_json().unwrap().into()).await.unwrap();
+    };
+    write(1, &|schema| drop(schema.fields.pop())).await;
+    let error = add_missing(&lake(&warehouse).await, &after).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Data);
+    assert!(error.chain().contains("schema `0`") && error.chain().contains("`tags ARRAY<ROW<x INT>>`"), "{}", error.chain());
+    assert!(error.hint().unwrap().contains("ADD `tags` ARRAY<ROW<`x` INT>> AFTER `note`"), "{:?}", error.hint());
+    write(2, &|schema| "labels".clone_into(&mut schema.fields[3].name)).await;
+    let error = add_missing(&lake(&warehouse).await, &after).await.unwrap_err();
+    assert!(error.hint().unwrap().contains("RENAME `labels` TO `tags`"), "{:?}", error.hint());
+    assert_eq!(found(&warehouse).await.id, 2, "nothing was changed");
+    // Renamed back, all is well.
+    write(3, &|_| {}).await;
+    assert_eq!(add_missing(&lake(&warehouse).await, &after).await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn legacy_tables_get_missing_columns_before_the_system_columns() {
+    let warehouse = warehouse();
+    let mut legacy = lake_schema(&table(2)).unwrap();
+    let system =
+        [TypeKind::Int, TypeKind::BigInt, TypeKind::TimestampLtz { precision: 3 }].into_iter().zip(SYSTEM_COLUMNS).zip(2..);
+    legacy.fields.extend(system.map(|((kind, name), id)| column(id, name, kind)));
+    legacy.highest_field_id = 4;
+    assert!(warehouse.create_table("demo", "orders", &legacy).await.unwrap());
+    assert_eq!(add_missing(&lake(&warehouse).await, &altered(&table(2))).await.unwrap(), ["note", "tags"]);
+    let schema = found(&warehouse).await;
+    let fields: Vec<(&str, i32)> = schema.fields.iter().map(|field| (field.name.as_str(), field.id)).collect();
+    let expected = [("id", 0), ("day", 1), ("note", 5), ("tags", 6), ("__bucket", 2), ("__offset", 3), ("__timestamp", 4)];
+    assert_eq!(fields, expected);
+    assert_eq!(schema.highest_field_id, 7);
+    compatible(&altered(&table(2)), &schema).unwrap();
 }

@@ -8,6 +8,7 @@ use super::End;
 use super::args::Plan;
 use super::output::{Output, count};
 use super::run::{gravest, service};
+use crate::catalog;
 use crate::client::Admin;
 use crate::commit::COMMIT_USER;
 use crate::daemon;
@@ -37,6 +38,8 @@ struct Report {
     skipped: Vec<String>,
     /// The lake's `bucket` option is not the table's count: no fault, files carry their partition's own.
     bucket_drift: Option<BucketDrift>,
+    /// Columns that the lake table lacks, which a round would add first.
+    missing_columns: Vec<String>,
     faults: Vec<FaultReport>,
 }
 
@@ -109,6 +112,7 @@ async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<E
         partitions: vec![],
         skipped: vec![],
         bucket_drift: None,
+        missing_columns: vec![],
         faults: vec![],
     };
     let base = match context.ledger.latest(path).await? {
@@ -123,6 +127,10 @@ async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<E
     match open_lake(&table, &context.runtime).await {
         Ok((lake, _)) => {
             report.bucket_drift = bucket_drift(&table, lake.schema());
+            match catalog::missing(&lake, &table).await {
+                Ok(missing) => report.missing_columns = missing.into_iter().map(|field| field.name).collect(),
+                Err(fault) => faults.push(fault),
+            }
             let newest = match lake.newest_snapshot_id().await? {
                 Some(id) => lake.snapshot(id).await?,
                 None => None,
@@ -179,6 +187,9 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
         output.data(&format!(
             "  option bucket of the lake table is {lake}, bucket.num is {fluss}: an ALTER got half way, run it again"
         ))?;
+    }
+    if !report.missing_columns.is_empty() {
+        output.data(&format!("  columns that a round would add to the lake table first: {}", report.missing_columns.join(", ")))?;
     }
     for fault in &report.faults {
         output.data(&format!("  fault ({}): {}", fault.kind, fault.message))?;

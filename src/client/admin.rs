@@ -6,14 +6,17 @@ use crate::fluss::cluster::Cluster;
 use crate::fluss::code::Code;
 use crate::fluss::proto::{
     AlterTableRequest, CreateDatabaseRequest, CreatePartitionRequest, CreateTableRequest, DropDatabaseRequest,
-    DropPartitionRequest, DropTableRequest, ListDatabasesRequest, ListTablesRequest, PbAlterConfig, PbKeyValue,
+    DropPartitionRequest, DropTableRequest, ListDatabasesRequest, ListTablesRequest, PbAddColumn, PbAlterConfig, PbKeyValue,
     PbModifyBucketCount, PbPartitionSpec,
 };
-use crate::fluss::table_json::{TableDescriptor, table_to_json};
-use crate::model::{Partition, TableInfo, TablePath};
+use crate::fluss::table_json::{TableDescriptor, table_to_json, type_to_json};
+use crate::model::{Field, Partition, TableInfo, TablePath};
 
 /// AlterTable requests of this version may change the bucket count; older servers say yes and change nothing (F4.4).
 const ALTER_WITH_BUCKET_COUNT: i16 = 1;
+
+/// Position of an added column: behind all others.
+const LAST: i32 = 0;
 
 /// Calls that change or list what a cluster holds. A change is sent at most once: after `Unavailable`, look before repeating it.
 #[derive(Debug, Clone)]
@@ -146,6 +149,39 @@ impl Admin {
             self.change(what, &AlterTableRequest { table_path: path.into(), modify_bucket_count, ..Default::default() }).await;
         self.cluster.forget(path);
         changed
+    }
+
+    /// Adds nullable columns at the end: names, types and comments of `columns`; the server gives the ids. Open writers go on with the
+    /// columns that they know.
+    ///
+    /// # Errors
+    /// `Invalid` with code 56 when a name is taken, with another when the coordinator or its lake refuses; `Unsupported` when the
+    /// server says yes and adds nothing; `Unavailable`, also for a column that is not nullable (−1, as a coordinator says it).
+    ///
+    /// Source: F4.4, S3.6.
+    pub async fn add_columns(&self, path: &TablePath, columns: &[Field]) -> Result<()> {
+        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        let what = format!("add columns `{}` to table `{path}`", names.join("`, `"));
+        let add = |column: &Field| {
+            Ok(PbAddColumn {
+                column_name: column.name.clone(),
+                data_type_json: type_to_json(&column.data_type)?.into(),
+                comment: column.comment.clone(),
+                column_position_type: LAST,
+                ..PbAddColumn::default()
+            })
+        };
+        let add_columns = columns.iter().map(add).collect::<Result<Vec<_>>>()?;
+        let request = AlterTableRequest { table_path: path.into(), add_columns, ..Default::default() };
+        let changed = self.change(what.clone(), &request).await;
+        self.cluster.forget(path);
+        changed?;
+        // A server from before schema changes reads over what it does not know.
+        let table = self.table_info(path).await?;
+        if names.iter().all(|name| table.schema.index_of(name).is_some()) {
+            return Ok(());
+        }
+        Err(Code::UNSUPPORTED_VERSION.error("the server said yes and changed nothing: it is too old").context(what))
     }
 
     /// Sets options of a table; `None` takes one away.

@@ -85,6 +85,14 @@ pub fn schema_to_json(schema: &Schema) -> Result<String> {
     to_text(&SchemaWire::of(schema)?)
 }
 
+/// Writes a type alone, as ADD COLUMN carries it.
+///
+/// # Errors
+/// As [`table_to_json`].
+pub fn type_to_json(data_type: &DataType) -> Result<String> {
+    to_text(&TypeWire::of(data_type)?)
+}
+
 fn to_text<T: Serialize>(wire: &T) -> Result<String> {
     serde_json::to_string(wire).map_err(|source| Error::internal("write JSON").with_source(source))
 }

@@ -88,27 +88,45 @@ impl Warehouse {
         table: &str,
         decide: impl Fn(&TableSchema) -> Result<Vec<SchemaChange>>,
     ) -> Result<bool> {
-        let root = path::table(database, table);
-        for _ in 0..TRIES_MAX {
-            let newest = max_id(&self.store, &root, path::SCHEMAS, "schema-").await?;
-            let newest = newest.ok_or_else(|| Error::data(format!("there is no lake table in `{}`", self.store.name(&root))))?;
-            let place = format!("{root}/{}", path::schema(newest));
-            let bytes = self.store.get_existing(&place).await?;
-            let at = |error: Error| error.context(format!("read `{}`", self.store.name(&place)));
-            let json = text(&bytes).map_err(at)?;
-            let changes = decide(&TableSchema::from_json(json).map_err(at)?)?;
-            if changes.is_empty() {
-                return Ok(false);
-            }
-            let altered = altered(json, newest + 1, &changes, self.runtime.clock.now_ms()).map_err(at)?;
-            let next = format!("{root}/{}", path::schema(newest + 1));
-            if self.store.create(&next, Bytes::from(altered)).await? == Created::Yes {
-                return Ok(true);
-            }
-            // Somebody was faster, or our own reply got lost: look again.
-        }
-        Err(Error::unavailable(format!("others keep changing the schema of `{}`", self.store.name(&root))))
+        alter(&self.store, &path::table(database, table), &self.runtime, decide).await
     }
+}
+
+impl LakeTable {
+    /// As [`Warehouse::alter_table`]. This handle goes on with the schema that it was opened with.
+    ///
+    /// # Errors
+    /// As [`Warehouse::alter_table`].
+    pub async fn alter(&self, decide: impl Fn(&TableSchema) -> Result<Vec<SchemaChange>>) -> Result<bool> {
+        alter(&self.store, &self.root, &self.runtime, decide).await
+    }
+}
+
+async fn alter(
+    store: &Store,
+    root: &str,
+    runtime: &Runtime,
+    decide: impl Fn(&TableSchema) -> Result<Vec<SchemaChange>>,
+) -> Result<bool> {
+    for _ in 0..TRIES_MAX {
+        let newest = max_id(store, root, path::SCHEMAS, "schema-").await?;
+        let newest = newest.ok_or_else(|| Error::data(format!("there is no lake table in `{}`", store.name(root))))?;
+        let place = format!("{root}/{}", path::schema(newest));
+        let bytes = store.get_existing(&place).await?;
+        let at = |error: Error| error.context(format!("read `{}`", store.name(&place)));
+        let json = text(&bytes).map_err(at)?;
+        let changes = decide(&TableSchema::from_json(json).map_err(at)?)?;
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        let altered = altered(json, newest + 1, &changes, runtime.clock.now_ms()).map_err(at)?;
+        let next = format!("{root}/{}", path::schema(newest + 1));
+        if store.create(&next, Bytes::from(altered)).await? == Created::Yes {
+            return Ok(true);
+        }
+        // Somebody was faster, or our own reply got lost: look again.
+    }
+    Err(Error::unavailable(format!("others keep changing the schema of `{}`", store.name(root))))
 }
 
 /// The schema file after `changes`, made from the raw members, so that none gets lost.

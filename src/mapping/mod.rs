@@ -6,13 +6,14 @@
 mod arrow;
 mod compatible;
 mod partition;
+mod repair;
 mod rows;
 mod schema;
 #[cfg(test)]
 mod tests;
 
 pub use arrow::lake_arrow_schema;
-pub use compatible::{BucketDrift, LakeForm, bucket_drift, compatible};
+pub use compatible::{BucketDrift, Fit, LakeForm, bucket_drift, compatible, fit, not_taken_away};
 pub use partition::partition_row;
 pub use rows::LakeRows;
 pub use schema::{SYSTEM_COLUMNS, check_columns, is_lake_enabled, lake_path, lake_schema};

@@ -69,8 +69,8 @@ impl LakeRows {
     /// row path writes the same, its Arrow path 0 (F6.3). Buffers are shared where the types are the same.
     ///
     /// # Errors
-    /// `Stale` when the rows have a column that the lake table, as it was opened, does not have: nothing is ever dropped. `Data` when
-    /// types differ, a NOT NULL column would get NULL, or rows of a log table are no appends.
+    /// `Stale` when the rows are newer than `table` and have a column that the lake table, as it was opened, does not have; `Data` when
+    /// older ones have: nothing is ever dropped. `Data` when types differ, a NOT NULL column would get NULL, or rows of a log table are no appends.
     pub fn convert(&self, batch: &LogBatch, schema: &Schema, partition: Option<&Partition>) -> Result<RecordBatch> {
         if batch.changes.is_some() && !self.table.has_primary_key() {
             return Err(Error::data(format!("{} of log table `{}` has rows that are no appends", batch.bucket, self.table.path)));
@@ -133,12 +133,17 @@ impl LakeRows {
         for (index, field) in schema.fields.iter().enumerate() {
             batch.insert(newest.get(&field.id).copied().unwrap_or(&field.name), index);
         }
-        let missing = batch.keys().find(|name| users.iter().all(|field| field.name != **name));
-        if let Some(name) = missing {
-            return Err(Error::stale(format!(
+        if let Some(name) = batch.keys().find(|name| users.iter().all(|field| field.name != **name)) {
+            let text = format!(
                 "rows of schema `{}` of `{}` have a column `{name}` that the lake table, as it was opened, does not have",
                 schema.id, self.table.path
-            )));
+            );
+            return Err(if schema.id > self.table.schema_id() {
+                Error::stale(text)
+            } else {
+                // The lake has every column of the newest schema (`fit`), so looking again would change nothing.
+                Error::data(text).with_hint("the column is no longer in Fluss either: add it to the lake table, of the type it had")
+            });
         }
         let mut sources = Vec::with_capacity(self.lake.fields.len());
         for field in users {

@@ -204,6 +204,22 @@ impl SnapshotRecovered<'_> {
     }
 }
 
+/// The lake table lacked columns that the Fluss table has; they were added before anything was written.
+#[derive(Debug)]
+pub struct LakeColumnsAdded<'a> {
+    /// The table.
+    pub table: &'a TablePath,
+    /// Their names.
+    pub columns: &'a [String],
+}
+
+impl LakeColumnsAdded<'_> {
+    /// Logs it.
+    pub fn emit(self) {
+        info!(target: TABLE, table = %self.table, columns = %self.columns.join(", "), "columns added to the lake table");
+    }
+}
+
 /// A heartbeat got no answer; it is sent again after a pause.
 #[derive(Debug)]
 pub struct HeartbeatFailed<'a> {

@@ -11,8 +11,8 @@ use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
 
 pub use events::{
-    AdminListens, AdminRefused, HeartbeatFailed, LeaseLost, Replanned, RoundFailed, RoundFinished, SnapshotRecovered, TableClaimed,
-    TableHeld, TableReturned,
+    AdminListens, AdminRefused, HeartbeatFailed, LakeColumnsAdded, LeaseLost, Replanned, RoundFailed, RoundFinished,
+    SnapshotRecovered, TableClaimed, TableHeld, TableReturned,
 };
 pub use exporter::{Exporter, State, TableState};
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use lakeward::error::{Kind, Result};
-use lakeward::fluss::proto::{AlterTableRequest, PbAddColumn, PbProduceLogReqForBucket, ProduceLogRequest};
+use lakeward::fluss::proto::{PbProduceLogReqForBucket, ProduceLogRequest};
 use lakeward::fluss::record::{EncodeOptions, encode_arrow_batch};
 use lakeward::model::{BucketId, BucketLayout, Partition, TableBucket};
 use lakeward::source::{FetchRequest, FetchedBucket, LedgerEntry, TableScan};
@@ -240,17 +240,7 @@ async fn a_column_added_between_rounds_is_null_in_old_rows_and_there_in_new_ones
     stage.append(&path, 0..50, "a").await;
     assert_eq!(stage.tier().await, [Some(1)]);
     let mut old = Writer::open(&stage.cluster, &path, WriterOptions::default()).await.unwrap();
-    let request = AlterTableRequest {
-        table_path: (&path).into(),
-        add_columns: vec![PbAddColumn {
-            column_name: "note".into(),
-            data_type_json: Bytes::from_static(b"{\"type\":\"STRING\"}"),
-            ..Default::default()
-        }],
-        ..Default::default()
-    };
-    stage.cluster.coordinator_once(&request).await.unwrap();
-    stage.cluster.forget(&path);
+    stage.admin.add_columns(&path, &[field("note", TypeKind::String, true)]).await.unwrap();
     assert_eq!(stage.lake(&path).await.schema().id, 1, "the lake comes first");
 
     // One that knows the table of before goes on beside one that knows the new column: both kinds of batches in one log.
