@@ -85,7 +85,7 @@ impl Settings {
         let TableFilter { include, exclude } = tables;
         let round::Options { splits_max, replans_max, replan_pause, plan, read, write, commit } = round;
         let plan::Options { lookups_max } = plan;
-        let read::Options { bucket_bytes, wait: read_wait, requests_max, ahead, stall } = read;
+        let read::Options { bucket_bytes, wait: read_wait, requests_max, remote_max, ahead, stall } = read;
         let WriteOptions { row_group_bytes, row_group_rows, part_bytes } = write;
         let commit::Options { tries_max, pause_first, pause_max, unknown_pause, round_age_max } = commit;
         BTreeMap::from([
@@ -106,6 +106,7 @@ impl Settings {
             ("read.bucket_bytes", number(bucket_bytes, Unit::Bytes, 1_024..=64 * MIB)),
             ("read.wait", time(read_wait, 0..=10 * SECOND)),
             ("read.requests_max", number(requests_max, Unit::Count, 1..=64)),
+            ("read.remote_max", number(remote_max, Unit::Count, 1..=1_024)),
             ("read.ahead", number(ahead, Unit::Count, 1..=64)),
             ("read.stall", time(stall, 15 * SECOND..=24 * HOUR)),
             ("write.row_group_bytes", number(row_group_bytes, Unit::Bytes, MIB..=1_024 * MIB)),

@@ -10,7 +10,7 @@ use super::{EXPANSION, Options};
 use crate::error::{Error, Result};
 use crate::model::TableInfo;
 use crate::runtime::{Permit, Runtime};
-use crate::source::{FetchBucket, FetchRequest, LogSlice, TableScan};
+use crate::source::{FetchBucket, FetchRequest, LogSlice, RemoteLog, TableScan};
 
 /// Bytes asked of all buckets in one request, unless one alone asks for more: the answer has to fit into a frame that we take
 /// (256 MiB), also when its first batch is larger than what was asked for.
@@ -22,9 +22,24 @@ pub(super) struct Slice {
     pub(super) permit: Permit,
 }
 
+/// What a bucket's server answered.
+pub(super) enum Answer {
+    Slice(Slice),
+    /// The records have left the server.
+    Remote(RemoteLog),
+}
+
+impl Slice {
+    /// Gives back what `permit` has more than `log` and its rows may take.
+    pub(super) fn new(log: LogSlice, mut permit: Permit) -> Self {
+        permit.shrink(log.len().saturating_mul(EXPANSION));
+        Self { log, permit }
+    }
+}
+
 struct Want {
     bucket: FetchBucket,
-    reply: oneshot::Sender<Result<Slice>>,
+    reply: oneshot::Sender<Result<Answer>>,
 }
 
 /// The way to one server. Clones share it; it ends with the last clone.
@@ -42,7 +57,7 @@ impl Lane {
     }
 
     /// Fetches once from one bucket, in a request with whatever else is wanted now.
-    pub(super) async fn fetch(&self, bucket: FetchBucket) -> Result<Slice> {
+    pub(super) async fn fetch(&self, bucket: FetchBucket) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
         let gone = || Error::internal("the lane of a bucket has ended");
         self.wants.send(Want { bucket, reply }).map_err(|_want| gone())?;
@@ -72,13 +87,13 @@ async fn serve(
         if first.reply.is_closed() {
             continue;
         }
-        let permit = runtime.budget.acquire(memory(&first.bucket)).await;
+        let permit = runtime.budget.acquire(memory(first.bucket.bytes_max)).await;
         let mut bytes = i64::from(first.bucket.bytes_max);
         let mut batch = vec![(first, permit)];
         while let Ok(want) = queue.try_recv() {
             bytes += i64::from(want.bucket.bytes_max);
             let fits = bytes <= REQUEST_BYTES_MAX;
-            match fits.then(|| runtime.budget.try_acquire(memory(&want.bucket))).flatten() {
+            match fits.then(|| runtime.budget.try_acquire(memory(want.bucket.bytes_max))).flatten() {
                 _ if want.reply.is_closed() => {}
                 Some(permit) => batch.push((want, permit)),
                 None => {
@@ -96,8 +111,9 @@ async fn serve(
     }
 }
 
-fn memory(bucket: &FetchBucket) -> usize {
-    usize::try_from(bucket.bytes_max).unwrap_or(0).saturating_mul(EXPANSION)
+/// What so many bytes of a log may take until decoding tells.
+pub(super) fn memory(bytes_max: i32) -> usize {
+    usize::try_from(bytes_max).unwrap_or(0).saturating_mul(EXPANSION)
 }
 
 async fn request(scan: &dyn TableScan, table: Arc<TableInfo>, options: Options, batch: Vec<(Want, Permit)>) {
@@ -105,16 +121,16 @@ async fn request(scan: &dyn TableScan, table: Arc<TableInfo>, options: Options, 
     let wait_ms = i32::try_from(options.wait.as_millis()).unwrap_or(i32::MAX);
     match scan.fetch(FetchRequest { table, buckets, wait_ms }).await {
         Ok(answers) => {
-            let mut answers: BTreeMap<_, _> = answers.into_iter().map(|answer| (answer.bucket, answer.log)).collect();
-            for (want, mut permit) in batch {
+            let mut answers: BTreeMap<_, _> = answers.into_iter().map(|answer| (answer.bucket, answer)).collect();
+            for (want, permit) in batch {
                 let bucket = want.bucket.bucket;
-                let slice =
-                    answers.remove(&bucket).ok_or_else(|| Error::unavailable(format!("no answer for {bucket}"))).map(|log| {
-                        permit.shrink(log.len().saturating_mul(EXPANSION));
-                        Slice { log, permit }
-                    });
+                let answer = answers.remove(&bucket).ok_or_else(|| Error::unavailable(format!("no answer for {bucket}")));
+                let answer = answer.map(|answer| match answer.remote {
+                    Some(remote) => Answer::Remote(remote),
+                    None => Answer::Slice(Slice::new(answer.log, permit)),
+                });
                 // Whoever asked may have given up.
-                drop(want.reply.send(slice));
+                drop(want.reply.send(answer));
             }
         }
         Err(error) => {

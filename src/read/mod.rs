@@ -1,25 +1,27 @@
 //! A split → a bounded stream of decoded batches, in offset order, that ends exactly at its stop offset (F5.1).
 //!
 //! Owns what is fetched when and how much of it is in memory: buckets that one server leads share requests (`lane`), no
-//! permit means no fetch, the next range is fetched while the previous one decodes on the encoder threads. Does not own
-//! wire or decoding (`source`), nor what the rows become. Caller: `round`.
+//! permit means no fetch, the next range is fetched while the previous one decodes on the encoder threads. Records that have left
+//! the servers (F5.6) are read range by range from where they lie. Does not own wire or decoding (`source`), nor what the
+//! rows become. Caller: `round`.
 
 mod lane;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, TryStreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use crate::error::{Error, Result};
 use crate::model::{LogBatch, Split, StartOffset, TableBucket, TableInfo};
 use crate::runtime::{Permit, Runtime};
-use crate::source::{FetchBucket, TableScan};
-use lane::{Lane, Slice};
+use crate::source::{FetchBucket, RemoteLog, RemoteRead, TableScan};
+use lane::{Answer, Lane, Slice, memory};
 
 /// Bounds of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct Options {
     pub wait: Duration,
     /// Requests in flight to one server.
     pub requests_max: usize,
+    /// Ranges of remote log segments read at once, in all buckets of a round.
+    pub remote_max: usize,
     /// Ranges of one bucket that decode at once, while the next is fetched.
     pub ahead: usize,
     /// A bucket that makes no progress for so long fails the round.
@@ -38,7 +42,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { bucket_bytes: 4 << 20, wait: Duration::from_millis(500), requests_max: 2, ahead: 2, stall: Duration::from_secs(60) }
+        Self {
+            bucket_bytes: 4 << 20,
+            wait: Duration::from_millis(500),
+            requests_max: 2,
+            remote_max: 16,
+            ahead: 2,
+            stall: Duration::from_secs(60),
+        }
     }
 }
 
@@ -63,6 +74,7 @@ pub struct Chunk {
 /// Reads the splits of one round. Dropped, it stops everything that it started.
 #[derive(Debug)]
 pub struct Reader {
+    remote: Remote,
     lanes: Vec<Lane>,
     lane_of: BTreeMap<TableBucket, usize>,
     options: Options,
@@ -83,7 +95,9 @@ impl Reader {
     ) -> Result<Self> {
         let buckets: Vec<TableBucket> = splits.iter().map(|split| split.bucket).collect();
         let groups = scan.lanes(&table, &buckets).await?;
-        let mut reader = Self { lanes: Vec::new(), lane_of: BTreeMap::new(), options, runtime };
+        let slots = Arc::new(Semaphore::new(options.remote_max.max(1)));
+        let remote = Remote { scan: Arc::clone(&scan), table: Arc::clone(&table), slots };
+        let mut reader = Self { remote, lanes: Vec::new(), lane_of: BTreeMap::new(), options, runtime };
         for group in groups {
             reader.lane_of.extend(group.iter().map(|bucket| (*bucket, reader.lanes.len())));
             reader.lanes.push(Lane::start(Arc::clone(&scan), Arc::clone(&table), options, reader.runtime.clone()));
@@ -103,7 +117,8 @@ impl Reader {
             .ok_or_else(|| Error::internal(format!("{} has no lane", split.bucket)))?;
         // One chunk waits here while the next decodes and the one after is fetched.
         let (sender, chunks) = mpsc::channel(1);
-        let pump = Pump { split: split.clone(), lane: lane.clone(), options: self.options, runtime: self.runtime.clone() };
+        let (remote, runtime) = (self.remote.clone(), self.runtime.clone());
+        let pump = Pump { split: split.clone(), lane: lane.clone(), remote, options: self.options, runtime };
         let task = tokio::spawn(async move {
             if let Err(error) = Arc::new(pump).run(&sender).await {
                 // Nobody listening: the round has failed elsewhere.
@@ -132,10 +147,25 @@ impl SplitStream {
     }
 }
 
+/// The way to records that have left the servers.
+#[derive(Clone)]
+struct Remote {
+    scan: Arc<dyn TableScan>,
+    table: Arc<TableInfo>,
+    slots: Arc<Semaphore>,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("table", &self.table.path).finish_non_exhaustive()
+    }
+}
+
 /// Fetches, decodes and delivers one split: fetching is one step ahead of decoding.
 struct Pump {
     split: Split,
     lane: Lane,
+    remote: Remote,
     options: Options,
     runtime: Runtime,
 }
@@ -147,6 +177,13 @@ struct Range {
     end: i64,
 }
 
+/// Where a split goes on.
+struct Place {
+    from: i64,
+    /// The segments that `from` lies in, while the server does not have it.
+    remote: Option<RemoteLog>,
+}
+
 impl Pump {
     async fn run(self: Arc<Self>, to: &mpsc::Sender<Result<Chunk>>) -> Result<()> {
         debug!(bucket = %self.split.bucket, start = ?self.split.start, stop = self.split.stop_offset, "split begins");
@@ -156,7 +193,8 @@ impl Pump {
             StartOffset::Earliest => -1,
         };
         let (fetcher, decoder) = (Arc::clone(&self), self);
-        let ranges = stream::try_unfold(begin, move |from| Arc::clone(&fetcher).fetch(from));
+        let begin = Place { from: begin, remote: None };
+        let ranges = stream::try_unfold(begin, move |place| Arc::clone(&fetcher).fetch(place));
         // The next ranges are fetched while up to `ahead` of them decode; the order stays.
         let chunks = ranges.map_ok(|range| Arc::clone(&decoder).decode(range)).try_buffered(decoder.options.ahead.max(1));
         let mut chunks = std::pin::pin!(chunks);
@@ -168,8 +206,9 @@ impl Pump {
         Ok(())
     }
 
-    /// The next range from `from` on, and where it ends; `None` at the stop offset.
-    async fn fetch(self: Arc<Self>, from: i64) -> Result<Option<(Range, i64)>> {
+    /// The next range from `place` on, and where to go on; `None` at the stop offset.
+    async fn fetch(self: Arc<Self>, place: Place) -> Result<Option<(Range, Place)>> {
+        let Place { from, mut remote } = place;
         let stop = self.split.stop_offset;
         if from >= stop {
             return Ok(None);
@@ -177,24 +216,70 @@ impl Pump {
         let began = self.runtime.clock.moment();
         let offset = if from < 0 { StartOffset::Earliest } else { StartOffset::At(from) };
         let mut bytes_max = self.options.bucket_bytes;
+        // Whether the server was asked in this call, and the file that it names and that is not there.
+        let (mut asked, mut missing) = (false, None);
         loop {
-            let want = FetchBucket { bucket: self.split.bucket, offset, bytes_max, layout: self.split.layout };
-            let slice = self.lane.fetch(want).await?;
-            if let Some(next) = slice.log.next_offset().filter(|next| *next > from) {
+            let (slice, stuck) = match remote.take() {
+                None => {
+                    asked = true;
+                    let want = FetchBucket { bucket: self.split.bucket, offset, bytes_max, layout: self.split.layout };
+                    match self.lane.fetch(want).await? {
+                        Answer::Slice(slice) => (Some(slice), true),
+                        Answer::Remote(segments) => {
+                            remote = Some(segments);
+                            (None, false)
+                        }
+                    }
+                }
+                Some(mut segments) => match self.read_remote(&mut segments).await? {
+                    (RemoteRead::Slice(log), permit) => {
+                        remote = Some(segments);
+                        (Some(Slice::new(log, permit)), false)
+                    }
+                    // Expired or read to the end: the server knows how to go on.
+                    (RemoteRead::End, _) => (None, asked),
+                    (RemoteRead::Gone(file), _) => {
+                        missing = Some(file);
+                        (None, asked)
+                    }
+                },
+            };
+            if let Some(slice) = slice
+                && let Some(next) = slice.log.next_offset().filter(|next| *next > from)
+            {
                 let end = next.min(stop);
-                return Ok(Some((Range { slice, from, end }, end)));
+                return Ok(Some((Range { slice, from, end }, Place { from: end, remote })));
+            }
+            if !stuck {
+                continue;
             }
             if began.elapsed() >= self.options.stall {
-                return Err(Error::unavailable(format!(
-                    "{} gives nothing at offset `{}` since `{}` s, although its log ends at `{stop}`",
-                    self.split.bucket,
-                    from.max(0),
-                    self.options.stall.as_secs()
-                )));
+                return Err(self.stalled(from.max(0), missing));
             }
             // A batch that does not fit may come as a cut-off tail only.
             bytes_max = bytes_max.saturating_mul(2).clamp(1, BUCKET_BYTES_MAX);
             self.runtime.clock.sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn read_remote(&self, segments: &mut RemoteLog) -> Result<(RemoteRead, Permit)> {
+        let Remote { scan, table, slots } = &self.remote;
+        // Never closed, so there is a slot sooner or later.
+        let _slot = slots.acquire().await;
+        let permit = self.runtime.budget.acquire(memory(self.options.bucket_bytes)).await;
+        Ok((segments.next(scan.as_ref(), table, self.options.bucket_bytes).await?, permit))
+    }
+
+    fn stalled(&self, from: i64, missing: Option<String>) -> Error {
+        let (bucket, stop, seconds) = (self.split.bucket, self.split.stop_offset, self.options.stall.as_secs());
+        match missing {
+            Some(file) => Error::data(format!(
+                "offset `{from}` of {bucket} has left its server for `{file}`, and there is no such file since `{seconds}` s"
+            ))
+            .with_hint("does this machine see the cluster's `remote.data.dir` by that path? else put the file back from a copy"),
+            None => Error::unavailable(format!(
+                "{bucket} gives nothing at offset `{from}` since `{seconds}` s, although its log ends at `{stop}`"
+            )),
         }
     }
 

@@ -103,6 +103,128 @@ async fn all_records_come_once_in_order_and_end_at_the_stop() {
     }
 }
 
+/// Bucket 0 with 20 batches of 10 rows; but for the last 2, all have left in segments of 3.
+fn remote_world() -> World {
+    let world = world(1 << 20);
+    for batch in 0..20 {
+        world.append(0, batch * 10, 10);
+    }
+    world.cluster.segments_leave(3).unwrap();
+    world
+}
+
+/// The files of the remote log, oldest first.
+fn files(world: &World) -> Vec<(String, bytes::Bytes)> {
+    let mut files = vec![];
+    world.cluster.alter_remote(|url, bytes| {
+        files.push((url.to_owned(), bytes.clone()));
+        Some(bytes)
+    });
+    files.sort_by_key(|(url, _)| url.rsplit_once('/').map(|(_, name)| name.to_owned()));
+    files
+}
+
+/// Reads bucket 0 from `start` to `stop`.
+async fn read_all(world: &World, start: StartOffset, stop: i64, options: Options) -> Result<(Vec<i64>, i64)> {
+    let splits = [world.split(0, start, stop)];
+    ids(world.reader(&splits, options).await.open(&splits[0])?).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_that_have_left_the_servers_come_once_and_in_order_and_then_those_that_have_not() {
+    for options in [Options::default(), small()] {
+        let world = remote_world();
+        assert_eq!(files(&world).len(), 6);
+        for (start, stop) in [(0, 200), (33, 187), (0, 30), (29, 31), (59, 60), (175, 200), (185, 200)] {
+            let found = read_all(&world, StartOffset::At(start), stop, options).await.unwrap();
+            assert_eq!(found, ((start..stop).collect(), stop));
+        }
+        let found = read_all(&world, StartOffset::Earliest, 200, options).await.unwrap();
+        assert_eq!(found, ((0..200).collect(), 200));
+        assert_eq!(world.runtime.budget.used(), 0, "everything was given back");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_is_asked_once_for_all_segments_and_nothing_is_read_twice() {
+    let world = remote_world();
+    let calls = Arc::new(std::sync::Mutex::new(BTreeMap::<String, i32>::new()));
+    let seen = Arc::clone(&calls);
+    let count = move |act: &str, _: &str| {
+        *seen.lock().unwrap().entry(act.to_owned()).or_default() += 1;
+        None
+    };
+    let scan = Arc::new(world.cluster.service(Faults::scripted(count)));
+    let split = world.split(0, StartOffset::At(0), 200);
+    let options = Options::default();
+    let reader =
+        Reader::new(scan, Arc::clone(&world.table), std::slice::from_ref(&split), options, world.runtime.clone()).await.unwrap();
+    assert_eq!(ids(reader.open(&split).unwrap()).await.unwrap().1, 200);
+    let calls = calls.lock().unwrap();
+    assert_eq!((calls.get("fetch"), calls.get("remote_bytes")), (Some(&2), Some(&6)), "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_segment_that_vanished_is_asked_for_again_and_named_when_it_stays_away() {
+    let world = remote_world();
+    let lost = files(&world)[1].clone();
+    let lose = |world: &World| world.cluster.alter_remote(|url, bytes| (url != lost.0).then_some(bytes));
+    lose(&world);
+    let error = read_all(&world, StartOffset::At(0), 200, Options::default()).await.unwrap_err();
+    assert!(error.kind() == Kind::Data && error.hint().is_some(), "{error:?}");
+    let text = error.chain();
+    assert!(text.contains(&lost.0) && text.contains("`30`") && text.contains("bucket 0"), "{text}");
+    // It comes back while the reader waits.
+    let (splits, file) = ([world.split(0, StartOffset::At(0), 200)], files(&world)[0].0.clone());
+    let reading = tokio::spawn(ids(world.reader(&splits, Options::default()).await.open(&splits[0]).unwrap()));
+    world.runtime.clock.sleep(Duration::from_secs(20)).await;
+    assert!(!reading.is_finished());
+    world.cluster.restore_remote(&lost.0, lost.1.clone());
+    assert_eq!(reading.await.unwrap().unwrap(), ((0..200).collect(), 200));
+    // The log's start has moved over what is wanted, and its file is gone with it.
+    assert!(files(&world).iter().any(|(url, _)| *url == file));
+    world.cluster.set_log_start(world.bucket(0), 30).unwrap();
+    assert!(!files(&world).iter().any(|(url, _)| *url == file));
+    let error = read_all(&world, StartOffset::At(0), 200, Options::default()).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Data, Some(19)));
+    let found = read_all(&world, StartOffset::Earliest, 200, small()).await.unwrap();
+    assert_eq!(found, ((30..200).collect(), 200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn damage_to_a_segment_is_a_data_fault_that_names_file_byte_bucket_and_offset() {
+    let whole = files(&remote_world());
+    let (second, third) = (&whole[1].1, &whole[2].1);
+    let batch = second.len() / 3;
+    let flipped = |at: usize| {
+        let mut bytes = second.to_vec();
+        bytes[at] ^= 0x40;
+        bytes.into()
+    };
+    let cases: [(bytes::Bytes, &str, &str); 7] = [
+        (flipped(batch + 70), "`40`", "checksum"),
+        (flipped(batch + 8 + 3), "`40`", "in a segment of"),
+        (flipped(batch), "`40`", "is due"),
+        (flipped(0), "`30`", "is due"),
+        (second.slice(..second.len() - 5), "offset `", "the file ends at byte"),
+        (second.slice(..0), "`30`", "the file ends at byte"),
+        (third.clone(), "`30`", "`60`"),
+    ];
+    for options in [Options::default(), small()] {
+        for (bytes, offset, words) in &cases {
+            let world = remote_world();
+            let file = files(&world)[1].0.clone();
+            world.cluster.alter_remote(|url, old| Some(if *url == file { bytes.clone() } else { old }));
+            let error = read_all(&world, StartOffset::At(0), 200, options).await.unwrap_err();
+            let text = error.chain();
+            assert_eq!(error.kind(), Kind::Data, "{text}");
+            for part in [file.as_str(), *offset, *words, "bucket 0", "byte `"] {
+                assert!(text.contains(part), "`{part}` in: {text}");
+            }
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn empty_batches_advance_without_rows() {
     let world = world(1 << 20);

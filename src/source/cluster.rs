@@ -11,7 +11,7 @@ use futures::future::FutureExt;
 
 use super::{
     Assignment, Assignments, FetchBucket, FetchRequest, FetchedBucket, Heartbeat, HeartbeatFault, HeartbeatReply, Held, LakeLedger,
-    LedgerEntry, LedgerRecord, LedgerState, LogSlice, TableScan,
+    LedgerEntry, LedgerRecord, LedgerState, LogSlice, RemoteLog, RemoteSegment, TableScan, remote,
 };
 use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::{Answers, Cluster};
@@ -19,8 +19,8 @@ use crate::fluss::code::Code;
 use crate::fluss::proto::{
     CommitLakeTableSnapshotRequest, FetchLogRequest, GetLakeSnapshotRequest, LakeTieringHeartbeatRequest, ListOffsetsRequest,
     PbBucketOffset, PbFetchLogReqForBucket, PbFetchLogReqForTable, PbFetchLogRespForBucket, PbHeartbeatReqForTable,
-    PbHeartbeatRespForTable, PbLakeTableOffsetForBucket, PbLakeTableSnapshotInfo, PbLakeTableSnapshotMetadata, PbTableOffsets,
-    PrepareLakeTableSnapshotRequest,
+    PbHeartbeatRespForTable, PbLakeTableOffsetForBucket, PbLakeTableSnapshotInfo, PbLakeTableSnapshotMetadata,
+    PbRemoteLogFetchInfo, PbTableOffsets, PrepareLakeTableSnapshotRequest,
 };
 use crate::fluss::record::LogFormat;
 use crate::model::{
@@ -229,6 +229,23 @@ fn fetch_request<'a>(table: TableId, wait_ms: i32, buckets: impl Iterator<Item =
     }
 }
 
+fn remote_log(bucket: TableBucket, info: PbRemoteLogFetchInfo) -> Result<RemoteLog> {
+    let wrong = |what: &str, value: i32| Error::data(format!("the server says {what} `{value}` of remote log segments"));
+    let mut segments = Vec::with_capacity(info.remote_log_segments.len());
+    for segment in info.remote_log_segments {
+        let size = segment.segment_size_in_bytes;
+        segments.push(RemoteSegment {
+            id: segment.remote_log_segment_id,
+            start_offset: segment.remote_log_start_offset,
+            end_offset: segment.remote_log_end_offset,
+            bytes: u64::try_from(size).map_err(|source| wrong("size", size).with_source(source))?,
+        });
+    }
+    let position = info.first_start_pos.unwrap_or(0);
+    let position = u64::try_from(position).map_err(|source| wrong("position", position).with_source(source))?;
+    RemoteLog::new(bucket, &info.remote_log_tablet_dir, segments, position)
+}
+
 impl ClusterSource {
     async fn fetch_from(
         &self,
@@ -260,20 +277,12 @@ impl ClusterSource {
             Some(error) => return Err(error),
             None => {}
         }
-        if let Some(remote) = entry.remote_log_fetch_info {
-            let (offset, dir) = (offset_text(wanted.offset), remote.remote_log_tablet_dir);
-            return Err(Error::unsupported(format!("remote log segments: offset `{offset}` lies in `{dir}`")));
-        }
         let high_watermark = entry.high_watermark.ok_or_else(|| Error::data("the answer names no high watermark"))?;
         let raw = entry.records.unwrap_or_default();
-        let mut schemas = BTreeMap::new();
-        for id in LogSlice::schema_ids(&raw)? {
-            let known = id == table.schema.id;
-            let schema = if known { Arc::clone(&table.schema) } else { self.cluster.schema(&table.path, id).await? };
-            schemas.insert(id, schema);
-        }
+        let schemas = remote::schemas(self, table, &raw).await?;
         let log = LogSlice::new(bucket, LogFormat::of(table)?, raw, schemas)?;
-        Ok(FetchedBucket { bucket, high_watermark, log })
+        let remote = entry.remote_log_fetch_info.map(|info| remote_log(bucket, info)).transpose()?;
+        Ok(FetchedBucket { bucket, high_watermark, log, remote })
     }
 
     /// The log does not reach to the wanted offset: says from where to where it does.

@@ -13,7 +13,8 @@ use arrow_array::{Int64Array, RecordBatch, StringArray};
 use async_trait::async_trait;
 
 use super::{
-    Assignment, Assignments, FetchBucket, FetchRequest, Finished, Heartbeat, Held, LakeLedger, LedgerRecord, LedgerState, TableScan,
+    Assignment, Assignments, FetchBucket, FetchRequest, FetchedBucket, Finished, Heartbeat, Held, LakeLedger, LedgerRecord,
+    LedgerState, RemoteRead, TableScan,
 };
 use crate::error::{Error, Kind, Result};
 use crate::fluss::record::arrow_schema;
@@ -149,11 +150,22 @@ async fn ends(world: &dyn World, table: &TableInfo, partition: Option<&Partition
     Ok(ends)
 }
 
-async fn fetch(world: &dyn World, table: &TableInfo, wanted: FetchBucket) -> Result<super::FetchedBucket> {
+/// What one bucket has from the wanted offset on, wherever it lies.
+async fn fetch(world: &dyn World, table: &TableInfo, wanted: FetchBucket) -> Result<FetchedBucket> {
     let request = FetchRequest { table: Arc::new(table.clone()), buckets: vec![wanted], wait_ms: 50 };
     let mut fetched = world.scan().fetch(request).await?;
     check(fetched.len() == 1, || format!("one bucket was asked for, `{}` came", fetched.len()))?;
-    fetched.pop().ok_or_else(|| Error::internal("nothing came"))
+    let mut fetched = fetched.pop().ok_or_else(|| Error::internal("nothing came"))?;
+    let Some(mut remote) = fetched.remote.take() else { return Ok(fetched) };
+    check(fetched.log.is_empty(), || format!("records and remote segments came: {fetched:?}"))?;
+    let from = if let StartOffset::At(from) = wanted.offset { from } else { -1 };
+    while fetched.log.next_offset().is_none_or(|next| next <= from) {
+        match remote.next(world.scan(), table, wanted.bytes_max).await? {
+            RemoteRead::Slice(log) => fetched.log = log,
+            other => return Err(Error::internal(format!("of remote segments from `{from}` on came {other:?}"))),
+        }
+    }
+    Ok(fetched)
 }
 
 /// Reads a bucket to `end` in steps of `bytes_max`, and checks that offsets follow each other.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::model::{
@@ -128,6 +129,8 @@ pub struct FetchedBucket {
     pub high_watermark: i64,
     /// Raw, checked-on-decode batches; may be empty.
     pub log: LogSlice,
+    /// Where the wanted offset lies, when it has left the server; `log` is empty then.
+    pub remote: Option<RemoteLog>,
 }
 
 /// Describes tables and serves their logs. All calls may be repeated.
@@ -181,6 +184,14 @@ pub trait TableScan: Send + Sync {
     /// `Stale` on 74, or when the table or partition is gone (7, 21, 36) for good; `Data` with both offsets named when an offset is out
     /// of range (19); `Unavailable`.
     async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedBucket>>;
+
+    /// Bytes `start..end` (exclusive) of a file of the remote log, fewer when it is shorter; `None` when it is not there.
+    ///
+    /// # Errors
+    /// `Unsupported` names a storage scheme that is not there; `Unavailable`; `Invalid` when access is denied.
+    async fn remote_bytes(&self, url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {
+        storage::read_range(url, start, end).await
+    }
 
     /// Throws away everything cached about a table.
     fn forget(&self, path: &TablePath);
@@ -273,7 +284,9 @@ pub mod conformance;
 #[doc(hidden)]
 pub mod memory;
 mod lease;
+mod remote;
 mod slice;
 
 pub use lease::{LEASE_TRUSTED, Lease};
+pub use remote::{RemoteLog, RemoteRead, RemoteSegment};
 pub use slice::{Decoded, LogSlice};

@@ -20,6 +20,9 @@ pub struct LogSlice {
     raw: Bytes,
     schemas: BTreeMap<SchemaId, Arc<Schema>>,
     next_offset: Option<i64>,
+    whole_bytes: usize,
+    /// Where the bytes lay, if not in a server's answer.
+    place: Option<Arc<str>>,
 }
 
 impl fmt::Debug for LogSlice {
@@ -50,7 +53,8 @@ impl LogSlice {
     /// `Data` when a header is broken, or the batches do not follow each other offset by offset.
     pub fn new(bucket: TableBucket, format: LogFormat, raw: Bytes, schemas: BTreeMap<SchemaId, Arc<Schema>>) -> Result<Self> {
         let mut next_offset = None;
-        for batch in batches(raw.clone()) {
+        let mut all = batches(raw.clone());
+        for batch in all.by_ref() {
             let header = batch.map_err(|error| error.context(format!("read the log of {bucket}")))?.header;
             if let Some(expected) = next_offset.filter(|expected| *expected != header.base_offset) {
                 let found = header.base_offset;
@@ -58,7 +62,15 @@ impl LogSlice {
             }
             next_offset = Some(header.next_offset());
         }
-        Ok(Self { bucket, format, raw, schemas, next_offset })
+        let whole_bytes = raw.len().saturating_sub(all.rest().len());
+        Ok(Self { bucket, format, raw, schemas, next_offset, whole_bytes, place: None })
+    }
+
+    /// Says where the bytes lay, for errors.
+    #[must_use]
+    pub(super) fn read_from(mut self, place: String) -> Self {
+        self.place = Some(place.into());
+        self
     }
 
     /// The schemas that whole batches in `raw` name.
@@ -73,6 +85,11 @@ impl LogSlice {
     #[must_use]
     pub fn len(&self) -> usize {
         self.raw.len()
+    }
+
+    /// Bytes of the whole batches: where the cut-off tail begins.
+    pub(super) fn whole_bytes(&self) -> usize {
+        self.whole_bytes
     }
 
     /// Whether there is nothing in it.
@@ -94,7 +111,11 @@ impl LogSlice {
     pub fn decoded_bytes(&self, from: i64, stop: i64) -> Result<usize> {
         let mut total = 0_usize;
         for batch in self.overlapping(from, stop) {
-            total = total.saturating_add(batch?.decoded_bytes(self.format).map_err(|error| self.located(error))?);
+            let batch = batch?;
+            // Nothing is checked yet: a wrong checksum says more than what it leads to.
+            let bytes = batch.decoded_bytes(self.format);
+            let bytes = bytes.map_err(|error| self.located(batch.verify_crc().err().unwrap_or_else(|| at(&batch, error))))?;
+            total = total.saturating_add(bytes);
         }
         Ok(total)
     }
@@ -112,7 +133,7 @@ impl LogSlice {
             let base = raw.header.base_offset;
             if from >= 0 && base > decoded.next_offset {
                 let due = decoded.next_offset;
-                return Err(Error::data(format!("the log of {} begins at offset `{base}` where `{due}` is due", self.bucket)));
+                return Err(self.located(Error::data(format!("it begins at offset `{base}` where `{due}` is due"))));
             }
             raw.verify_crc().map_err(|error| self.located(error))?;
             let schema = match schemas.get(&raw.header.schema_id) {
@@ -120,7 +141,7 @@ impl LogSlice {
                 None => schemas.entry(raw.header.schema_id).or_insert(self.schema(raw.header.schema_id)?),
             };
             let end = raw.header.next_offset().min(stop);
-            if let Some(mut batch) = raw.decode(self.format, schema, self.bucket)? {
+            if let Some(mut batch) = raw.decode(self.format, schema, self.bucket).map_err(|error| self.located(at(&raw, error)))? {
                 cut(&mut batch, from, stop);
                 decoded.batches.push(batch);
             }
@@ -142,8 +163,15 @@ impl LogSlice {
     }
 
     fn located(&self, error: Error) -> Error {
-        error.context(format!("read the log of {}", self.bucket))
+        match &self.place {
+            Some(place) => error.context(format!("read the log of {} in {place}", self.bucket)),
+            None => error.context(format!("read the log of {}", self.bucket)),
+        }
     }
+}
+
+fn at(batch: &RawBatch, error: Error) -> Error {
+    error.context(format!("the record batch at offset `{}`", batch.header.base_offset))
 }
 
 /// Leaves the rows in `from..stop`; the batch overlaps that range.
@@ -223,7 +251,7 @@ mod tests {
     #[test]
     fn gaps_and_wrong_checksums_are_data_faults_that_name_the_offset() {
         let gap = slice(payload()).unwrap().decode(150, 205).unwrap_err();
-        assert!(gap.kind() == Kind::Data && gap.to_string().contains("`200`") && gap.to_string().contains("`150`"), "{gap}");
+        assert!(gap.kind() == Kind::Data && gap.chain().contains("`200`") && gap.chain().contains("`150`"), "{gap}");
         let mut broken = payload();
         broken[470] ^= 1;
         let error = slice(broken).unwrap().decode(200, 211).unwrap_err();

@@ -1,7 +1,8 @@
 //! URL and options → [`Store`].
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -50,7 +51,30 @@ pub fn is_there(url: &str) -> Result<bool> {
 /// `Unsupported` names a scheme that is not there; `Unavailable`; `Invalid` when access is denied.
 pub async fn read(url: &str) -> Result<Option<Bytes>> {
     let path = local_path(url)?;
-    match tokio::fs::read(&path).await {
+    found(url, tokio::fs::read(&path).await)
+}
+
+/// Reads bytes `start..end` (exclusive) of the object at a whole URL, fewer when it is shorter; `None` when it is not there.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_range(url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {
+    let path = local_path(url)?;
+    let read = move || {
+        let mut file = File::open(&path)?;
+        file.seek(SeekFrom::Start(start))?;
+        let length = end.saturating_sub(start);
+        // What is asked for is no more than what there is, so that a wrong length allocates nothing.
+        let there = file.metadata()?.len().saturating_sub(start).min(length);
+        let mut bytes = Vec::with_capacity(usize::try_from(there).map_err(std::io::Error::other)?);
+        file.take(length).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    found(url, tokio::task::spawn_blocking(read).await.unwrap_or_else(|source| Err(std::io::Error::other(source))))
+}
+
+fn found(url: &str, read: std::io::Result<Vec<u8>>) -> Result<Option<Bytes>> {
+    match read {
         Ok(bytes) => Ok(Some(bytes.into())),
         Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => {

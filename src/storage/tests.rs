@@ -217,3 +217,18 @@ async fn the_same_seed_gives_the_same_faults() {
     assert_ne!(first, other);
     assert!(first.contains(&true) && first.contains(&false));
 }
+
+#[tokio::test]
+async fn a_range_of_a_whole_url_ends_where_the_file_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    std::fs::write(&path, "0123456789").unwrap();
+    let url = format!("file://{}", path.display());
+    for (start, end, expected) in [(0, 10, "0123456789"), (3, 5, "34"), (8, u64::MAX, "89"), (10, 12, ""), (90, 99, ""), (5, 4, "")]
+    {
+        assert_eq!(read_range(&url, start, end).await.unwrap().unwrap(), expected, "{start}..{end}");
+    }
+    assert!(read_range(&format!("{url}x"), 0, 1).await.unwrap().is_none());
+    let error = read_range("s3://bucket/key", 0, 1).await.unwrap_err();
+    assert!(error.kind() == Kind::Unsupported && error.to_string().contains("`s3`"), "{error}");
+}

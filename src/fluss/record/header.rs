@@ -78,8 +78,11 @@ fn not_negative(value: i32, field: &str) -> Result<i32> {
     if value < 0 { Err(Error::data(format!("a record batch says {field} `{value}`"))) } else { Ok(value) }
 }
 
-/// Total bytes of the batch that starts here; `None` when not even its length is complete.
-fn total_bytes(bytes: &[u8]) -> Result<Option<usize>> {
+/// Total bytes of the batch that starts here, as it says; `None` when not even its length is there.
+///
+/// # Errors
+/// `Data` when no batch is that short.
+pub fn batch_bytes(bytes: &[u8]) -> Result<Option<usize>> {
     if bytes.len() < PREFIX_BYTES {
         return Ok(None);
     }
@@ -94,7 +97,7 @@ impl BatchHeader {
     /// # Errors
     /// `Data` when the bytes are too few, the magic is unknown, or lengths and counts contradict each other.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let total_bytes = total_bytes(bytes)?
+        let total_bytes = batch_bytes(bytes)?
             .ok_or_else(|| Error::data(format!("a record batch of `{}` bytes ends inside its header", bytes.len())))?;
         let [magic] = bytes_at(bytes, 12)?;
         if magic > 2 {
@@ -213,7 +216,7 @@ impl RawBatches {
     }
 
     fn take(&mut self) -> Result<Option<RawBatch>> {
-        let Some(total) = total_bytes(&self.rest)?.filter(|total| *total <= self.rest.len()) else { return Ok(None) };
+        let Some(total) = batch_bytes(&self.rest)?.filter(|total| *total <= self.rest.len()) else { return Ok(None) };
         let header = BatchHeader::parse(&self.rest)?;
         if header.header_bytes() > total {
             return Err(Error::data(format!("a record batch of magic `{}` has only `{total}` bytes", header.magic)));

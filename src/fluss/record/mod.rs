@@ -16,7 +16,9 @@ mod values;
 
 pub use decode::{BatchSchema, LogFormat};
 pub use encode::{Compression, EncodeOptions, encode_arrow_batch};
-pub use header::{BATCH_BYTES_MAX, BatchHeader, HEADER_BYTES_MIN, NO_SEQUENCE, NO_WRITER, RawBatch, RawBatches, batches, stamp};
+pub use header::{
+    BATCH_BYTES_MAX, BatchHeader, HEADER_BYTES_MIN, NO_SEQUENCE, NO_WRITER, RawBatch, RawBatches, batch_bytes, batches, stamp,
+};
 pub use project::project;
 pub use schema::{arrow_schema, arrow_type};
 pub use values::{array_of, value_at};

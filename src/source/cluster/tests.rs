@@ -11,7 +11,7 @@ use crate::fluss::fake::{FakeServer, Reply, read, servers};
 use crate::fluss::proto::*;
 use crate::model::LayoutOrigin;
 use crate::runtime::{BackoffOptions, Runtime};
-use crate::source::Finished;
+use crate::source::{Finished, RemoteRead};
 
 const LAYOUT: BucketLayout = BucketLayout { count: 2, origin: LayoutOrigin::Own };
 
@@ -133,17 +133,123 @@ async fn an_offset_that_is_gone_names_both_ends_of_the_log() {
     assert!(text.contains("bucket 0") && text.contains("offset `5`") && text.contains("from `7` to `70`"), "{text}");
 }
 
-#[tokio::test]
-async fn remote_segments_are_refused_by_name_and_a_missing_watermark_is_a_fault() {
-    let (remote, _server) = source(|_, _| {
-        let info = PbRemoteLogFetchInfo { remote_log_tablet_dir: "s3://x".into(), ..Default::default() };
-        fetched(vec![PbFetchLogRespForBucket { remote_log_fetch_info: Some(info), records: None, ..entry(0) }, entry(1)])
+/// The golden batches 200–205 and 206–210 as segments in `folder`, and what a server says of them.
+fn golden_segments(folder: &std::path::Path) -> PbRemoteLogFetchInfo {
+    let payload = include_bytes!("../../../fixtures/vectors/log-fetch-payload.bin");
+    let mut walk = crate::fluss::record::batches(Bytes::from_static(payload));
+    let batches: Vec<_> = walk.by_ref().map(|batch| batch.unwrap()).collect();
+    let (first, second) = batches.split_at(2);
+    let segments = [(first, "0b5c", 200, 206), (second, "7e1f", 206, 211)].map(|(batches, id, start, end)| {
+        let bytes: Vec<u8> = batches.iter().flat_map(|batch| batch.bytes.to_vec()).collect();
+        std::fs::create_dir(folder.join(id)).unwrap();
+        std::fs::write(folder.join(format!("{id}/{start:020}.log")), &bytes).unwrap();
+        PbRemoteLogSegment {
+            remote_log_segment_id: id.into(),
+            remote_log_start_offset: start,
+            remote_log_end_offset: end,
+            segment_size_in_bytes: bytes.len().try_into().unwrap(),
+            max_timestamp: None,
+        }
+    });
+    PbRemoteLogFetchInfo {
+        remote_log_tablet_dir: format!("file://{}", folder.display()),
+        remote_log_segments: segments.into(),
+        first_start_pos: Some(0),
+        ..Default::default()
+    }
+}
+
+/// Bucket 0 has its records there, bucket 1 has none; schemas are asked for.
+async fn remote_source(info: PbRemoteLogFetchInfo) -> (ClusterSource, FakeServer) {
+    source(move |key, body| match key {
+        ApiKey::FetchLog => fetched(vec![
+            PbFetchLogRespForBucket { remote_log_fetch_info: Some(info.clone()), records: None, ..entry(0) },
+            entry(1),
+        ]),
+        _ => {
+            let schema_id = read::<GetTableSchemaRequest>(body).schema_id.unwrap();
+            let schema_json = br#"{"version":1,"columns":[{"name":"id","data_type":{"type":"INTEGER","nullable":false},"id":0},
+                {"name":"name","data_type":{"type":"STRING"},"id":1},
+                {"name":"amount","data_type":{"type":"DECIMAL","precision":10,"scale":2},"id":2}],"highest_field_id":2}"#;
+            GetTableSchemaResponse { schema_id, schema_json: Bytes::from_static(schema_json) }.into()
+        }
     })
-    .await;
-    let error = remote.fetch(request(5)).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unsupported);
-    let text = error.chain();
-    assert!(text.contains("bucket 0") && text.contains("remote log segments: offset `5`"), "{text}");
+    .await
+}
+
+/// A table whose schema is none of those that the golden batches name.
+fn other_table() -> TableInfo {
+    let mut table = TableInfo::for_tests("demo.t", 2);
+    table.schema = Arc::new(Schema { id: SchemaId(9), ..Schema::clone(&table.schema) });
+    table
+}
+
+#[tokio::test]
+async fn golden_segments_are_read_from_disk_in_ranges_of_any_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, _server) = remote_source(golden_segments(folder.path())).await;
+    let answers = source.fetch(request(203)).await.unwrap();
+    assert!(answers[1].remote.is_none() && answers[0].log.is_empty() && answers[0].high_watermark == 9);
+    for bytes_max in [1, 100, 1 << 20] {
+        let mut segments = answers[0].remote.clone().unwrap();
+        let (mut from, mut offsets, mut reads) = (203, vec![], 0);
+        while let RemoteRead::Slice(log) = segments.next(&source, &other_table(), bytes_max).await.unwrap() {
+            reads += 1;
+            let decoded = log.decode(from, 300).unwrap();
+            offsets.extend(decoded.batches.iter().flat_map(|batch| batch.base_offset..batch.end_offset()));
+            from = decoded.next_offset;
+        }
+        assert_eq!(offsets, [203, 204, 206, 207, 208, 209, 210], "205 is an empty batch");
+        assert_eq!((from, reads), (211, if bytes_max == 1 << 20 { 2 } else { 3 }), "{bytes_max}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_says_of_segments_is_checked_before_anything_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = golden_segments(folder.path());
+    type Change = fn(&mut PbRemoteLogFetchInfo);
+    let wrong: [(Change, Kind, &str); 8] = [
+        (|info| info.remote_log_tablet_dir = "s3://bucket/log".into(), Kind::Unsupported, "`s3`"),
+        (|info| info.remote_log_segments[0].segment_size_in_bytes = -1, Kind::Data, "size `-1`"),
+        (|info| info.remote_log_segments[0].segment_size_in_bytes += 1, Kind::Data, "the file ends at byte"),
+        (|info| info.remote_log_segments[0].segment_size_in_bytes -= 1, Kind::Data, "in a segment of"),
+        (|info| info.first_start_pos = Some(-3), Kind::Data, "position `-3`"),
+        (|info| info.first_start_pos = Some(1 << 30), Kind::Data, "ends at nothing"),
+        (|info| info.remote_log_segments[0].remote_log_segment_id = "../x".into(), Kind::Data, "../x"),
+        (|info| info.remote_log_segments[1].remote_log_end_offset = 210, Kind::Data, "ends at offset `211`"),
+    ];
+    for (change, kind, words) in wrong {
+        let mut info = good.clone();
+        change(&mut info);
+        let (source, _server) = remote_source(info).await;
+        let read = async {
+            let mut segments = source.fetch(request(203)).await?.remove(0).remote.unwrap();
+            while !matches!(segments.next(&source, &other_table(), 1).await?, RemoteRead::End) {}
+            Ok(())
+        };
+        let error: Error = read.await.unwrap_err();
+        let text = error.chain();
+        assert!(error.kind() == kind && text.contains(words) && text.contains("bucket 0"), "{text}");
+    }
+    // What does not follow is left to the next question; what is gone is told.
+    let mut info = good.clone();
+    info.remote_log_segments[1].remote_log_start_offset = 207;
+    std::fs::remove_dir_all(folder.path().join("7e1f")).unwrap();
+    for (info, gone) in [(info, false), (good, true)] {
+        let (source, _server) = remote_source(info).await;
+        let mut segments = source.fetch(request(203)).await.unwrap().remove(0).remote.unwrap();
+        assert!(matches!(segments.next(&source, &other_table(), 1 << 20).await.unwrap(), RemoteRead::Slice(_)));
+        match segments.next(&source, &other_table(), 1 << 20).await.unwrap() {
+            RemoteRead::Gone(file) => assert!(gone && file.ends_with("7e1f/00000000000000000206.log"), "{file}"),
+            RemoteRead::End => assert!(!gone),
+            RemoteRead::Slice(log) => panic!("{log:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_missing_watermark_is_a_fault() {
     let (bare, _server) =
         source(|_, _| fetched(vec![PbFetchLogRespForBucket { high_watermark: None, ..entry(0) }, entry(1)])).await;
     assert_eq!(bare.fetch(request(5)).await.unwrap_err().kind(), Kind::Data);

@@ -6,6 +6,7 @@
 mod faults;
 mod ledger;
 mod queue;
+mod remote;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ use self::ledger::Ledger;
 use self::queue::Queue;
 use super::{
     Assignments, FetchBucket, FetchRequest, FetchedBucket, Heartbeat, HeartbeatReply, LakeLedger, LedgerRecord, LedgerState,
-    LogSlice, TableScan,
+    LogSlice, RemoteSegment, TableScan,
 };
 use crate::error::{Error, Result};
 use crate::fluss::bucket::{BucketFunction, buckets_of};
@@ -34,7 +35,7 @@ use crate::model::{
     BucketCountEpoch, BucketId, BucketKey, BucketLayout, ChangeKind, Field, LakeOffsets, OffsetsFile, Partition, PartitionId,
     Schema, SchemaId, SnapshotId, StartOffset, TableBucket, TableId, TableInfo, TablePath,
 };
-use crate::runtime::Runtime;
+use crate::runtime::{Rng, Runtime};
 
 /// The coordinator's lease (F1.3).
 const LEASE_MS: i64 = 120_000;
@@ -42,6 +43,8 @@ const LEASE_MS: i64 = 120_000;
 #[derive(Debug, Default)]
 struct Log {
     batches: Vec<Bytes>,
+    /// What has left the server, oldest first.
+    segments: Vec<RemoteSegment>,
     start: i64,
     end: i64,
     timestamp_ms: i64,
@@ -64,6 +67,8 @@ struct State {
     queue: Queue,
     ledger: Ledger,
     servers: usize,
+    files: remote::Files,
+    segment_batches: Option<usize>,
 }
 
 /// A cluster in memory. Clones are the same cluster.
@@ -93,6 +98,8 @@ impl MemoryCluster {
             queue: Queue::new(LEASE_MS),
             ledger: Ledger::default(),
             servers: 2,
+            files: BTreeMap::new(),
+            segment_batches: None,
         };
         Self { state: Arc::new(Mutex::new(state)), runtime }
     }
@@ -332,6 +339,7 @@ impl MemoryCluster {
         stamp(&mut bytes, base, log.timestamp_ms, 0)?;
         log.end = BatchHeader::parse(&bytes)?.next_offset();
         log.batches.push(bytes.into());
+        state.offload(bucket, &self.runtime.rng)?;
         Ok(base)
     }
 
@@ -343,7 +351,7 @@ impl MemoryCluster {
         let mut state = self.state();
         let log = state.log_mut(bucket)?;
         log.start = start.clamp(log.start, log.end);
-        Ok(())
+        state.expire(bucket)
     }
 
     /// The coordinator loses what it had in memory.
@@ -455,7 +463,7 @@ impl State {
         Ok(Some(logs.map(|(_, log)| (log.start, log.end)).collect()))
     }
 
-    fn fetch(&self, request: &FetchRequest, wanted: &FetchBucket) -> Result<FetchedBucket> {
+    fn fetch(&self, request: &FetchRequest, wanted: &FetchBucket, rng: &Rng) -> Result<FetchedBucket> {
         let bucket = wanted.bucket;
         let missing = || Error::stale(format!("{bucket} of `{}` is gone", request.table.path)).with_code(21);
         let table = self.tables.get(&bucket.table).ok_or_else(missing)?;
@@ -472,10 +480,11 @@ impl State {
             let range = format!("`{}` to `{}`", log.start, log.end);
             return Err(Error::data(format!("offset `{from}` of {bucket} is out of range: the log has {range}")).with_code(19));
         }
+        let remote = (from < log.local_start()).then(|| log.remote(bucket, from, &self.files, rng)).transpose()?;
         let limit = usize::try_from(wanted.bytes_max).unwrap_or_default();
         let mut raw: Vec<u8> = vec![];
         for batch in &log.batches {
-            if BatchHeader::parse(batch)?.next_offset() <= from {
+            if remote.is_some() || BatchHeader::parse(batch)?.next_offset() <= from {
                 continue;
             }
             // One whole batch always; then as a real server: exactly the limit, the last batch cut off (D2).
@@ -486,7 +495,7 @@ impl State {
             }
         }
         let log_slice = LogSlice::new(bucket, LogFormat::of(&table.info)?, raw.into(), table.schemas.clone())?;
-        Ok(FetchedBucket { bucket, high_watermark: log.end, log: log_slice })
+        Ok(FetchedBucket { bucket, high_watermark: log.end, log: log_slice, remote })
     }
 }
 
@@ -592,18 +601,26 @@ impl TableScan for MemoryService {
 
     async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedBucket>> {
         let fault = self.faults.before("fetch", &request.table.path.to_string()).await?;
+        let rng = &self.cluster.runtime.rng;
         let fetch = || {
             let state = self.cluster.state();
-            request.buckets.iter().map(|wanted| state.fetch(&request, wanted)).collect::<Result<Vec<_>>>()
+            request.buckets.iter().map(|wanted| state.fetch(&request, wanted, rng)).collect::<Result<Vec<_>>>()
         };
         let mut fetched = fetch()?;
-        if request.wait_ms > 0 && fetched.iter().all(|bucket| bucket.log.is_empty()) {
+        if request.wait_ms > 0 && fetched.iter().all(|bucket| bucket.log.is_empty() && bucket.remote.is_none()) {
             let wait = Duration::from_millis(request.wait_ms.unsigned_abs().into());
             self.cluster.runtime.clock.sleep(wait).await;
             fetched = fetch()?;
         }
         faults::after(fault.as_ref(), "fetch")?;
         Ok(fetched)
+    }
+
+    async fn remote_bytes(&self, url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {
+        let fault = self.faults.before("remote_bytes", url).await?;
+        let bytes = self.cluster.remote_bytes(url, start, end)?;
+        faults::after(fault.as_ref(), "remote_bytes")?;
+        Ok(bytes)
     }
 
     fn forget(&self, _path: &TablePath) {}

@@ -234,10 +234,22 @@ impl crate::source::conformance::World for Twin {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_twin_conforms_also_when_it_yields() {
-    let runtime = Runtime::simulated(5, 0, 1 << 20);
-    let clock = runtime.clock.clone();
-    let faults = Faults::seeded(runtime.rng.clone(), clock.clone(), 0);
-    let twin = Twin { service: MemoryCluster::new(runtime).service(faults), clock };
-    crate::source::conformance::run(&twin).await.map_err(|error| error.chain()).unwrap();
+async fn the_twin_conforms_also_when_it_yields_and_when_most_of_its_logs_have_left() {
+    for segments in [None, Some(1), Some(2)] {
+        let runtime = Runtime::simulated(5, 0, 1 << 20);
+        let clock = runtime.clock.clone();
+        let faults = Faults::seeded(runtime.rng.clone(), clock.clone(), 0);
+        let cluster = MemoryCluster::new(runtime);
+        if let Some(batches) = segments {
+            cluster.segments_leave(batches).unwrap();
+        }
+        let twin = Twin { service: cluster.service(faults), clock };
+        crate::source::conformance::run(&twin).await.map_err(|error| error.chain()).unwrap();
+        let mut files = 0;
+        cluster.alter_remote(|_, bytes| {
+            files += 1;
+            Some(bytes)
+        });
+        assert_eq!(files > 0, segments.is_some());
+    }
 }
