@@ -4,18 +4,20 @@
 
 use std::cell::RefCell;
 use std::io::Read;
+use std::sync::Arc;
 
-use arrow_array::{ArrayRef, make_array};
-use arrow_buffer::Buffer;
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, ListArray, MapArray, StructArray, make_array};
+use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_data::ArrayData;
 use arrow_ipc::{CompressionType, MessageHeader};
-use arrow_schema::{DataType, Field};
+use arrow_schema::{ArrowError, DataType, Field};
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
 /// Largest size of one batch after decompression. Writers bound batches by compressed size, so this is far above the wire's bound.
-const DECODED_BYTES_MAX: usize = 1 << 30;
+pub(super) const DECODED_BYTES_MAX: usize = 1 << 30;
 /// `0xFFFFFFFF` and the metadata's size.
 const PREFIX_BYTES: usize = 8;
 /// In front of each compressed buffer: its size when decompressed; −1 = stored raw.
@@ -191,45 +193,80 @@ impl<'a> Arrays<'a> {
 
     /// The next column, of `rows` rows.
     pub(super) fn column(&mut self, field: &Field, rows: usize) -> Result<ArrayRef> {
-        let data = self.data(field.data_type(), Some(rows)).map_err(|error| error.context(format!("column `{}`", field.name())))?;
-        Ok(make_array(data))
+        self.array(field.data_type(), Some(rows)).map_err(|error| error.context(format!("column `{}`", field.name())))
     }
 
-    fn data(&mut self, data_type: &DataType, rows: Option<usize>) -> Result<ArrayData> {
+    /// The next array with all its children; recursion ends with the type, whose depth is bounded.
+    ///
+    /// Every node is validated once: leaves by arrow-data (offsets in order and in bounds, UTF-8), the others here and by their
+    /// constructors (lengths, offsets, no NULL where none may be).
+    fn array(&mut self, data_type: &DataType, rows: Option<usize>) -> Result<ArrayRef> {
         let (length, null_count) = self.next_node()?;
         if rows.is_some_and(|rows| rows != length) || null_count > length {
             return Err(wrong(format!("has a node of `{length}` rows and `{null_count}` nulls where `{rows:?}` rows are wanted")));
         }
         let bits = length.div_ceil(8);
         let validity = if null_count > 0 { Some(self.sized_buffer(Some(bits))?) } else { self.next_buffer().map(|_| None)? };
-        let mut builder = ArrayData::builder(data_type.clone())
-            .len(length)
-            .null_bit_buffer(validity)
-            // A copy where a buffer happens to start at an odd address: batches lie anywhere in a response.
-            .align_buffers(true);
-        let offsets = if length == 0 { Some(0) } else { length.checked_add(1).and_then(|offsets| offsets.checked_mul(4)) };
-        match data_type {
-            DataType::Utf8 | DataType::Binary => {
-                builder = builder.add_buffer(self.sized_buffer(offsets)?).add_buffer(self.next_buffer()?);
+        let nulls = |validity: Option<Buffer>| validity.map(|bits| NullBuffer::new(BooleanBuffer::new(bits, 0, length)));
+        let broken = |source: ArrowError| wrong("holds a broken column").with_source(source);
+        Ok(match data_type {
+            DataType::List(child) => {
+                let offsets = self.offsets(length)?;
+                let values = self.array(child.data_type(), None)?;
+                Arc::new(ListArray::try_new(Arc::clone(child), offsets, values, nulls(validity)).map_err(broken)?)
             }
-            DataType::List(child) | DataType::Map(child, _) => {
-                builder = builder.add_buffer(self.sized_buffer(offsets)?).add_child_data(self.data(child.data_type(), None)?);
+            DataType::Map(child, ordered) => {
+                let offsets = self.offsets(length)?;
+                let entries = self.array(child.data_type(), None)?;
+                let entries = entries.as_struct_opt().ok_or_else(|| Error::internal("map entries that are no rows"))?.clone();
+                let map = MapArray::try_new(Arc::clone(child), offsets, entries, nulls(validity), *ordered);
+                Arc::new(map.map_err(broken)?)
             }
-            DataType::Struct(children) => {
-                for child in children {
-                    builder = builder.add_child_data(self.data(child.data_type(), Some(length))?);
-                }
+            DataType::Struct(fields) => {
+                let children = fields.iter().map(|child| self.array(child.data_type(), Some(length))).collect::<Result<_>>()?;
+                let rows = StructArray::try_new_with_length(fields.clone(), children, nulls(validity), length);
+                Arc::new(rows.map_err(broken)?)
             }
-            DataType::Boolean => builder = builder.add_buffer(self.sized_buffer(Some(bits))?),
-            other => {
-                let width = match other {
-                    DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
-                    other => other.primitive_width(),
+            leaf => {
+                let mut builder = ArrayData::builder(leaf.clone())
+                    .len(length)
+                    .null_bit_buffer(validity)
+                    // A copy where a buffer happens to start at an odd address: batches lie anywhere in a response.
+                    .align_buffers(true);
+                builder = match leaf {
+                    DataType::Utf8 | DataType::Binary => {
+                        builder.add_buffer(self.sized_buffer(offset_bytes(length))?).add_buffer(self.next_buffer()?)
+                    }
+                    DataType::Boolean => builder.add_buffer(self.sized_buffer(Some(bits))?),
+                    other => {
+                        let width = match other {
+                            DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
+                            other => other.primitive_width(),
+                        };
+                        builder.add_buffer(self.sized_buffer(width.and_then(|width| length.checked_mul(width)))?)
+                    }
                 };
-                builder = builder.add_buffer(self.sized_buffer(width.and_then(|width| length.checked_mul(width)))?);
+                make_array(builder.build().map_err(broken)?)
             }
-        }
-        // Full validation: offsets in order and in bounds, UTF-8.
-        builder.build().map_err(|source| wrong("holds a broken column").with_source(source))
+        })
     }
+
+    /// Where the elements of `length` lists or maps begin and end: in order, not below 0. Arrow panics on others.
+    fn offsets(&mut self, length: usize) -> Result<OffsetBuffer<i32>> {
+        let buffer = self.sized_buffer(offset_bytes(length))?;
+        if length == 0 {
+            return Ok(OffsetBuffer::new_empty());
+        }
+        let buffer = if buffer.as_ptr().align_offset(4) == 0 { buffer } else { Buffer::from(buffer.as_slice()) };
+        let offsets = ScalarBuffer::<i32>::from(buffer);
+        if offsets.first().is_none_or(|first| *first < 0) || !offsets.is_sorted() {
+            return Err(wrong("has list offsets that are not in order"));
+        }
+        Ok(OffsetBuffer::new(offsets))
+    }
+}
+
+/// Bytes of the offsets of `length` values; writers may leave out the one offset of none.
+fn offset_bytes(length: usize) -> Option<usize> {
+    if length == 0 { Some(0) } else { length.checked_add(1).and_then(|offsets| offsets.checked_mul(4)) }
 }

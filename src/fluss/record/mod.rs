@@ -3,6 +3,7 @@
 //! Owns the bytes of a log. Knows no connection and no segment. Callers: `source` (decode), `node` (parse, stamp, project),
 //! `client` (encode).
 
+mod columns;
 mod decode;
 mod encode;
 mod header;

@@ -1,14 +1,14 @@
-//! Batches in row formats, INDEXED and COMPACTED (F5.4, F5.8) → the Arrow types of F5.3. Scalar types only.
+//! Batches in row formats, INDEXED and COMPACTED (F5.4, F5.8) → the Arrow types of F5.3.
 
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::SchemaRef;
 
+use super::columns::{Allowance, Column};
 use super::decode::{LogFormat, change_kind, changes_or_none};
-use super::values::array_of;
 use crate::error::{Error, Result};
-use crate::model::{ChangeKind, DataType, Datum, Schema, TypeKind};
+use crate::model::{ChangeKind, Datum, Schema, TypeKind};
 
 /// Length, change type, and at least one byte of NULL bits.
 const RECORD_BYTES_MIN: usize = 6;
@@ -84,23 +84,17 @@ pub(super) fn decode(
     if payload.len() / RECORD_BYTES_MIN < count && !schema.fields.is_empty() {
         return Err(Error::data(format!("`{count}` records do not fit into `{}` bytes", payload.len())));
     }
-    let types: Vec<&DataType> = schema.fields.iter().map(|field| &field.data_type).collect();
-    let mut columns: Vec<Vec<Option<Datum>>> = types.iter().map(|_| Vec::with_capacity(count)).collect();
+    let mut columns = schema.fields.iter().map(|field| Column::of(&field.data_type)).collect::<Result<Vec<_>>>()?;
+    let mut decoder = Decoder { format, allowance: Allowance::of(payload.len()) };
     let mut changes = Vec::with_capacity(count);
     let mut records = Reader(payload);
     for _ in 0..count {
         let length = records.i32()?;
         let mut record = Reader(records.take(usize::try_from(length).map_err(|source| cut().with_source(source))?)?);
         changes.push(change_kind(record.byte()?)?);
-        let values = match format {
-            LogFormat::Indexed => indexed_row(&mut record, &types)?,
-            LogFormat::Compacted | LogFormat::Arrow => compacted_row(&mut record, &types)?,
-        };
-        for (column, value) in columns.iter_mut().zip(values) {
-            column.push(value);
-        }
+        decoder.row(&mut record, &mut columns)?;
     }
-    let arrays = types.iter().zip(&columns).map(|(data_type, values)| array_of(&data_type.kind, values));
+    let arrays = columns.into_iter().zip(arrow.fields()).map(|(column, field)| column.finish(field.data_type()));
     let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(count));
     let rows = RecordBatch::try_new_with_options(Arc::clone(arrow), arrays, &options)
@@ -113,13 +107,167 @@ fn nulls(row: &mut Reader<'_>, fields: usize) -> Result<Vec<bool>> {
     Ok((0..fields).map(|field| bits.get(field / 8).is_some_and(|byte| byte >> (field % 8) & 1 == 1)).collect())
 }
 
-fn compacted_row(row: &mut Reader<'_>, types: &[&DataType]) -> Result<Vec<Option<Datum>>> {
-    let nulls = nulls(row, types.len())?;
-    types
-        .iter()
-        .zip(nulls)
-        .map(|(data_type, null)| if null { Ok(None) } else { compacted_value(row, &data_type.kind).map(Some) })
-        .collect()
+/// Reads rows, and what is nested in them, to the ends of columns.
+struct Decoder {
+    format: LogFormat,
+    allowance: Allowance,
+}
+
+impl Decoder {
+    /// One row; a ROW inside has the form of the rows around it.
+    fn row(&mut self, row: &mut Reader<'_>, columns: &mut [Column<'_>]) -> Result<()> {
+        let nulls = nulls(row, columns.len())?;
+        let indexed = self.format == LogFormat::Indexed;
+        let slots = if indexed {
+            columns.iter().filter(|column| !matches!(column, Column::Scalar { kind, .. } if !has_length(kind))).count()
+        } else {
+            0
+        };
+        let mut lengths = Reader(row.take(slots * 4)?);
+        for (column, null) in columns.iter_mut().zip(nulls) {
+            if null {
+                column.push_null(&mut self.allowance)?;
+                continue;
+            }
+            let bytes = match column {
+                Column::Scalar { kind, values } if !indexed => {
+                    self.push(values, compacted_value(row, kind)?)?;
+                    continue;
+                }
+                Column::Scalar { kind, values } if !has_length(kind) => {
+                    self.push(values, indexed_fixed(row, kind)?)?;
+                    continue;
+                }
+                _ if indexed => row.take(usize::try_from(lengths.i32()?).map_err(|source| cut().with_source(source))?)?,
+                _ => row.leb_bytes()?,
+            };
+            match column {
+                Column::Scalar { kind, values } => self.push(values, variable(bytes, kind)?)?,
+                nested => self.nested(bytes, nested)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, values: &mut Vec<Option<Datum>>, value: Datum) -> Result<()> {
+        let heap = match &value {
+            Datum::String(text) => text.len(),
+            Datum::Bytes(bytes) => bytes.len(),
+            _ => 0,
+        };
+        self.allowance.take(size_of::<Option<Datum>>() + heap)?;
+        values.push(Some(value));
+        Ok(())
+    }
+
+    /// A list, map or row from its own bytes.
+    fn nested(&mut self, bytes: &[u8], column: &mut Column<'_>) -> Result<()> {
+        match column {
+            Column::List { element, .. } => {
+                self.elements(bytes, element)?;
+            }
+            Column::Map { key, value, .. } => {
+                let mut map = Reader(bytes);
+                let length = usize::try_from(map.i32()?).map_err(|source| cut().with_source(source))?;
+                let keys = self.elements(map.take(length)?, key)?;
+                let values = self.elements(map.0, value)?;
+                if keys != values {
+                    return Err(Error::data(format!("a map has `{keys}` keys and `{values}` values")));
+                }
+            }
+            Column::Row { fields, valid } => {
+                self.allowance.take(1)?;
+                self.row(&mut Reader(bytes), fields)?;
+                valid.push(true);
+                return Ok(());
+            }
+            Column::Scalar { .. } => return Err(Error::internal("a scalar as nested value")),
+        }
+        column.end_list(true, &mut self.allowance)
+    }
+
+    /// The elements of a BinaryArray, and how many they are.
+    fn elements(&mut self, array: &[u8], column: &mut Column<'_>) -> Result<usize> {
+        let width = slot_bytes(column);
+        let mut head = Reader(array);
+        let count = usize::try_from(head.i32()?).map_err(|source| cut().with_source(source))?;
+        let slots = count.checked_mul(width).ok_or_else(cut)?;
+        let nulls = head.take(count.div_ceil(32).saturating_mul(4))?;
+        let slots = head.take(slots)?;
+        for (index, slot) in slots.chunks_exact(width).enumerate() {
+            if nulls.get(index / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1) {
+                column.push_null(&mut self.allowance)?;
+                continue;
+            }
+            match column {
+                Column::Scalar { kind, values } => self.push(values, element(array, slot, kind)?)?,
+                _ => self.nested(slot_data(array, slot)?, column)?,
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Whether an IndexedRow keeps the length of such a scalar apart, as it does for everything nested.
+fn has_length(kind: &TypeKind) -> bool {
+    matches!(kind, TypeKind::String | TypeKind::Bytes | TypeKind::Decimal { precision: 19.., .. })
+}
+
+/// Bytes of an element's slot in a BinaryArray.
+const fn slot_bytes(column: &Column<'_>) -> usize {
+    match column {
+        Column::Scalar { kind: TypeKind::Boolean | TypeKind::TinyInt, .. } => 1,
+        Column::Scalar { kind: TypeKind::SmallInt, .. } => 2,
+        Column::Scalar { kind: TypeKind::Int | TypeKind::Date | TypeKind::Time { .. } | TypeKind::Float, .. } => 4,
+        _ => 8,
+    }
+}
+
+/// Low and high half of a slot: mostly length and offset.
+fn halves(slot: &[u8]) -> Result<(i32, i32)> {
+    let mut slot = Reader(slot);
+    Ok((slot.i32()?, slot.i32()?))
+}
+
+/// What a slot of offset and length points at.
+fn slot_data<'a>(array: &'a [u8], slot: &[u8]) -> Result<&'a [u8]> {
+    let (length, offset) = halves(slot)?;
+    let range = usize::try_from(offset).ok().zip(usize::try_from(length).ok());
+    let range = range.and_then(|(offset, length)| Some(offset..offset.checked_add(length)?));
+    range.and_then(|range| array.get(range)).ok_or_else(|| Error::data("an element of a list lies outside of it"))
+}
+
+/// A text or bytes: up to seven bytes lie in the slot itself.
+fn slot_bytes_of<'a>(array: &'a [u8], slot: &'a [u8]) -> Result<&'a [u8]> {
+    match slot.last() {
+        Some(last) if last & 0x80 != 0 => slot.get(..usize::from(last & 0x7f)).filter(|data| data.len() < 8).ok_or_else(cut),
+        _ => slot_data(array, slot),
+    }
+}
+
+/// The element of a BinaryArray in `slot`.
+fn element(array: &[u8], slot: &[u8], kind: &TypeKind) -> Result<Datum> {
+    match kind {
+        TypeKind::Char { .. } | TypeKind::String => text(slot_bytes_of(array, slot)?),
+        TypeKind::Binary { .. } | TypeKind::Bytes => Ok(Datum::Bytes(slot_bytes_of(array, slot)?.to_vec())),
+        TypeKind::Decimal { precision: 19.., .. } => variable(slot_data(array, slot)?, kind),
+        TypeKind::Timestamp { precision: 4.. } | TypeKind::TimestampLtz { precision: 4.. } => {
+            let (nanos, offset) = halves(slot)?;
+            let millis = usize::try_from(offset).ok().and_then(|offset| array.get(offset..)).ok_or_else(cut)?;
+            timestamp(Reader(millis).i64()?, nanos)
+        }
+        _ => indexed_fixed(&mut Reader(slot), kind),
+    }
+}
+
+/// A value of a type whose length stands apart.
+fn variable(bytes: &[u8], kind: &TypeKind) -> Result<Datum> {
+    match kind {
+        TypeKind::String => text(bytes),
+        TypeKind::Bytes => Ok(Datum::Bytes(bytes.to_vec())),
+        TypeKind::Decimal { precision, scale } => big_decimal(bytes, *precision, *scale),
+        _ => Err(Error::internal(format!("type {kind:?} with a length of its own"))),
+    }
 }
 
 fn compacted_value(row: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
@@ -140,37 +288,6 @@ fn compacted_value(row: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
         }
         _ => fixed_value(row, kind)?,
     })
-}
-
-fn indexed_row(row: &mut Reader<'_>, types: &[&DataType]) -> Result<Vec<Option<Datum>>> {
-    let nulls = nulls(row, types.len())?;
-    let variable = |kind: &TypeKind| {
-        matches!(kind, TypeKind::String | TypeKind::Bytes)
-            || matches!(kind, TypeKind::Decimal { precision, .. } if *precision > 18)
-            || kind.is_nested()
-    };
-    let slots = types.iter().filter(|data_type| variable(&data_type.kind)).count();
-    let mut lengths = Reader(row.take(slots * 4)?);
-    types
-        .iter()
-        .zip(nulls)
-        .map(|(data_type, null)| {
-            if null {
-                return Ok(None);
-            }
-            let kind = &data_type.kind;
-            if !variable(kind) {
-                return indexed_fixed(row, kind).map(Some);
-            }
-            let bytes = row.take(usize::try_from(lengths.i32()?).map_err(|source| cut().with_source(source))?)?;
-            Ok(Some(match kind {
-                TypeKind::String => text(bytes)?,
-                TypeKind::Decimal { precision, scale } => big_decimal(bytes, *precision, *scale)?,
-                TypeKind::Bytes => Datum::Bytes(bytes.to_vec()),
-                _ => return Err(Error::unsupported("nested types in the INDEXED log format")),
-            }))
-        })
-        .collect()
 }
 
 fn indexed_fixed(row: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {

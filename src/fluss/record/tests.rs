@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::model::{BucketId, ChangeKind, DataType, Datum, Field, LogBatch, Schema, SchemaId, TableBucket, TableId, TypeKind};
 
+mod nested;
+
 const BUCKET: TableBucket = TableBucket { table: TableId(1), partition: None, bucket: BucketId(0) };
 
 fn fixture(name: &str) -> Vec<u8> {
