@@ -33,6 +33,8 @@ pub(super) enum Command {
     Node(Node),
     /// Tier what the cluster's queue hands out.
     Run(Run),
+    /// Show what a running service does: state of each table, why, since when, and what would help.
+    Status(Status),
     /// Show what a round would do, and change nothing.
     Plan(Plan),
     /// Show the metadata of a lake table.
@@ -88,6 +90,19 @@ pub(super) struct Run {
 }
 
 #[derive(Debug, clap::Args)]
+pub(super) struct Status {
+    /// Where the service answers [default: `admin.listen` of the file, else 127.0.0.1:9180].
+    #[arg(long, value_name = "HOST:PORT", value_parser = server)]
+    pub(super) admin: Option<String>,
+    /// The service's settings, for their `admin.listen`.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub(super) struct Plan {
     /// Any server of the Fluss cluster.
     #[arg(long, value_name = "HOST:PORT", value_parser = server)]
@@ -122,6 +137,7 @@ impl Command {
                     ..settings
                 })
             }
+            Self::Status(args) => args.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::load),
             Self::Quickstart(_) | Self::Node(_) | Self::Plan(_) | Self::Inspect(_) => Ok(Settings::default()),
         }
     }
@@ -130,7 +146,7 @@ impl Command {
     pub(super) fn log_level(&self) -> LogLevel {
         match self {
             Self::Node(_) | Self::Run(_) => LogLevel::Info,
-            Self::Quickstart(_) | Self::Plan(_) | Self::Inspect(_) => LogLevel::Warn,
+            Self::Quickstart(_) | Self::Status(_) | Self::Plan(_) | Self::Inspect(_) => LogLevel::Warn,
         }
     }
 

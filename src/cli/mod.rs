@@ -12,6 +12,7 @@ mod plan;
 mod quickstart;
 mod run;
 mod signals;
+mod status;
 
 use std::process::ExitCode;
 
@@ -82,6 +83,7 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Inspect(args) => inspect::run(&args, runtime, output).await,
         Command::Quickstart(args) => quickstart::run(&args, runtime, output).await,
         Command::Node(args) => node::run(&args, runtime, output).await,
+        Command::Status(args) => status::run(&args, &settings, &runtime, output).await,
         Command::Plan(args) => plan::run(&args, runtime, output).await,
     }
 }

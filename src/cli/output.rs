@@ -44,20 +44,8 @@ impl Output {
     /// # Errors
     /// As [`Output::data`].
     pub(crate) fn table(&mut self, rows: &[Vec<String>]) -> Result<(), End> {
-        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width =
-            |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for row in rows {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                if column == 0 {
-                    line.push_str(&format!("{cell:<width$}"));
-                } else {
-                    line.push_str(&format!("  {cell:>width$}"));
-                }
-            }
-            self.data(line.trim_end())?;
+        for line in aligned(rows) {
+            self.data(&line)?;
         }
         Ok(())
     }
@@ -74,6 +62,25 @@ impl Output {
             self.talk(&format!("hint: {hint}"));
         }
     }
+}
+
+/// The lines of a table: left-aligned first column, the others right-aligned, two spaces between.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            if column == 0 {
+                line.push_str(&format!("{cell:<width$}"));
+            } else {
+                line.push_str(&format!("  {cell:>width$}"));
+            }
+        }
+        line.trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
 /// A count with thousands separators.
@@ -99,6 +106,30 @@ pub(crate) fn time(ms: i64) -> String {
         .map_or_else(|_| ms.to_string(), |moment| moment.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
+/// A length of time, as people say it: its two largest units. What lies before its start is none.
+pub(crate) fn duration(ms: i64) -> String {
+    let (ms, s) = (ms.max(0), ms.max(0) / 1_000);
+    let two = |large: i64, unit: &str, small: i64, part: &str| {
+        if small == 0 { format!("{large} {unit}") } else { format!("{large} {unit} {small} {part}") }
+    };
+    match s {
+        0 => format!("{ms} ms"),
+        1..60 => format!("{s} s"),
+        60..3_600 => two(s / 60, "min", s % 60, "s"),
+        3_600..86_400 => two(s / 3_600, "h", s / 60 % 60, "min"),
+        _ => two(s / 86_400, "d", s / 3_600 % 24, "h"),
+    }
+}
+
+/// A number of bytes, as people say it.
+pub(crate) fn size(bytes: usize) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let step = (bytes.max(1).ilog2() / 10).min(4);
+    let unit = units.get(step as usize).copied().unwrap_or_default();
+    let tenths = (bytes as u128 * 10) >> (10 * step);
+    if step == 0 { format!("{bytes} {unit}") } else { format!("{}.{} {unit}", tenths / 10, tenths % 10) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,5 +139,13 @@ mod tests {
         for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (-35_000, "-35,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(number), text);
         }
+    }
+    #[test]
+    fn durations_and_sizes_are_said_in_units_that_fit() {
+        let said = [-5, 0, 999, 1_000, 59_999, 60_000, 725_000, 3_600_000, 11_520_000, 86_400_000, 183_600_000].map(duration);
+        let expected = ["0 ms", "0 ms", "999 ms", "1 s", "59 s", "1 min", "12 min 5 s", "1 h", "3 h 12 min", "1 d", "2 d 3 h"];
+        assert_eq!(said, expected);
+        let said = [0, 1_023, 1_024, 12 << 20, (1 << 30) + (1 << 29), 5 << 50].map(size);
+        assert_eq!(said, ["0 B", "1023 B", "1.0 KiB", "12.0 MiB", "1.5 GiB", "5120.0 TiB"]);
     }
 }

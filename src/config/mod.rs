@@ -81,7 +81,7 @@ impl Settings {
     fn keys(&mut self) -> BTreeMap<&'static str, Setter<'_>> {
         let Self { server: any, wait, memory_limit, encoder_threads, daemon, round } = self;
         // Timers follow from the protocol.
-        let daemon::Options { parallel, tables, poll, grace, timers: _ } = daemon;
+        let daemon::Options { parallel, tables, poll, grace, admin, timers: _ } = daemon;
         let TableFilter { include, exclude } = tables;
         let round::Options { splits_max, replans_max, replan_pause, plan, read, write, commit } = round;
         let plan::Options { lookups_max } = plan;
@@ -98,6 +98,7 @@ impl Settings {
             ("tables.exclude", globs(exclude)),
             ("poll.interval", time(poll, 100..=600 * SECOND)),
             ("shutdown.grace", time(grace, 0..=HOUR)),
+            ("admin.listen", listener(admin)),
             ("round.splits_max", number(splits_max, Unit::Count, 1..=100_000)),
             ("round.replans_max", number(replans_max, Unit::Count, 0..=1_000)),
             ("round.replan_pause", time(replan_pause, 1..=60 * SECOND)),
@@ -214,6 +215,13 @@ fn globs(place: &mut Vec<TableGlob>) -> Setter<'_> {
     })
 }
 
+fn listener(place: &mut Option<String>) -> Setter<'_> {
+    Box::new(move |value| {
+        *place = listen(value.as_str().ok_or_else(|| format!("`{value}` is not text in quotes"))?)?;
+        Ok(())
+    })
+}
+
 fn address(place: &mut Option<String>) -> Setter<'_> {
     Box::new(move |value| {
         *place = Some(server(value.as_str().ok_or_else(|| format!("`{value}` is not text in quotes"))?)?);
@@ -229,6 +237,23 @@ pub fn server(text: &str) -> Result<String, String> {
     match text.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(text.to_owned()),
         _ => Err(format!("`{text}` is not of the form HOST:PORT")),
+    }
+}
+
+/// Where to listen; `None` = nowhere.
+pub type Listen = Option<String>;
+
+/// `HOST:PORT`, where port 0 takes a free one, or `off`.
+///
+/// # Errors
+/// What it should look like.
+pub fn listen(text: &str) -> Result<Listen, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Some(text.to_owned())),
+        _ => Err(format!("`{text}` is neither of the form HOST:PORT nor `off`")),
     }
 }
 

@@ -55,6 +55,7 @@ fn a_wrong_file_tells_all_its_faults_at_once() {
         round = { splits_max = 0, replans_max = -1, requests_max = 3 }
         read = { requets_max = 3, wait = '1h', bucket_bytes = '1GiB', stall = 60 }
         tables = { parallel = 0, include = 'sales.*', exclude = ['sales'] }
+        admin = { listen = '9180' }
         commit = { pause_first = '10s', tries_max = '8' }
         [wirte]
         part_bytes = '8MiB'
@@ -81,6 +82,7 @@ fn a_wrong_file_tells_all_its_faults_at_once() {
         "`tables.parallel`: `0` is not within 1 and 1000",
         "`tables.include`: `\"sales.*\"` is not a list",
         "`tables.exclude`: `sales` is not of the form DB.TABLE; all tables of a database are `sales.*`",
+        "`admin.listen`: `9180` is neither of the form HOST:PORT nor `off`",
         "`commit.pause_first`: is longer than `commit.pause_max`",
         "`commit.tries_max`: `\"8\"` is not a whole number",
         "`[wirte]`: unknown table; the nearest is `[write]`",

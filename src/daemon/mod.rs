@@ -30,6 +30,8 @@ pub struct Options {
     pub poll: Duration,
     /// How long rounds may go on after a request to stop.
     pub grace: Duration,
+    /// Where the admin endpoints listen, `HOST:PORT`; `None` = nowhere.
+    pub admin: Option<String>,
     /// Times that follow from the protocol.
     pub timers: Timers,
 }
@@ -41,6 +43,7 @@ impl Default for Options {
             tables: TableFilter::default(),
             poll: Duration::from_secs(1),
             grace: Duration::from_secs(30),
+            admin: None,
             timers: Timers::default(),
         }
     }
