@@ -23,7 +23,7 @@ use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::model::{BucketId, Field, RoundId, RoundSummary, Schema, SchemaId, TableBucket, TableId, TablePath, TieringEpoch};
 use lakeward::node::{Node, NodeOptions};
 use lakeward::paimon::{BinaryRow, TableSchema};
-use lakeward::round::{self, Job, RoundContext};
+use lakeward::round::{self, Job, Limits, RoundContext};
 use lakeward::runtime::Runtime;
 use lakeward::source::cluster::ClusterSource;
 use lakeward::storage::Store;
@@ -308,7 +308,7 @@ impl Cluster {
                 runtime: machine,
                 options: round::Options::default(),
             };
-            (node, context, Job { path, table: info.id, epoch: TieringEpoch(1), lease: None }, writer)
+            (node, context, Job { path, table: info.id, epoch: TieringEpoch(1), lease: None, limits: Limits::default() }, writer)
         });
         Self { runtime, context, job, writer, _node: node, _dir: dir }
     }

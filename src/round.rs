@@ -4,6 +4,7 @@
 //! the files of a round that failed. Callers: `daemon`, `cli` (quickstart).
 
 mod lake;
+mod limits;
 mod pressure;
 mod splits;
 
@@ -22,12 +23,13 @@ use crate::model::{
     BucketProgress, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, SnapshotId, Split, StartOffset, TableId,
     TableInfo, TablePath, TieringEpoch,
 };
-use crate::plan;
-use crate::read::{self, Reader};
+use crate::plan::{self, Scope};
+use crate::read::{self, Cut, Reader};
 use crate::runtime::{Backoff, BackoffOptions, Clock, Moment, Runtime};
 use crate::source::{LakeLedger, Lease, TableScan};
 use crate::telemetry;
 use crate::write::{BucketTarget, WriteContext, WriteOptions};
+pub use limits::{Limits, Progress};
 use splits::{Done, Target, Work};
 
 pub use lake::open_lake;
@@ -95,9 +97,12 @@ pub struct Job {
     pub epoch: TieringEpoch,
     /// Its lease; `None` where no queue is involved.
     pub lease: Option<Lease>,
+    /// What ends it early.
+    pub limits: Limits,
 }
 
-/// Runs one round: recover, plan, read and write, commit; afresh, a bounded number of times, when it turns out stale.
+/// Runs one round: recover, plan, read and write, commit; afresh, a bounded number of times, when it turns out stale. A round
+/// that reaches one of its limits commits what it has read.
 ///
 /// # Errors
 /// Those of the stages; a table that is gone is none. `Stale` when it was planned afresh as often as allowed, or when its lease was lost.
@@ -120,6 +125,7 @@ pub async fn run(context: &RoundContext, job: &Job) -> Result<RoundSummary> {
                 tokio::select! {
                     () = runtime.clock.sleep(pause) => {}
                     () = stop.cancelled() => return Err(error),
+                    () = job.limits.cut.cancelled() => return Err(error),
                 }
             }
             ended => return ended,
@@ -132,6 +138,8 @@ const TABLE_NOT_EXIST: i32 = 7;
 
 async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &CancellationToken) -> Result<RoundSummary> {
     let runtime = &context.runtime;
+    let limits = &job.limits;
+    limits.progress.reset();
     let mut watch = Watch::new(runtime);
     let started_ms = runtime.clock.now_ms();
     let table = match context.scan.table_info(&job.path).await {
@@ -158,9 +166,13 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     }
     let (lake, form) = lake::with_all_columns(opened, &table, runtime).await?;
     protocol.lake = Arc::clone(&lake);
-    let facts = plan::gather(context.scan.as_ref(), Arc::clone(&table), &base.offsets, context.options.plan).await?;
-    let plan = plan::splits(&facts, &base.offsets);
+    limits.progress.starts_from(&base);
+    let scope = Scope { stops: limits.stops.clone() };
     let mut summary = summary(job, round, base.recovered);
+    summary.planned_ms = runtime.clock.now_ms();
+    let facts = plan::gather(context.scan.as_ref(), Arc::clone(&table), &base.offsets, &scope, context.options.plan).await?;
+    let plan = plan::splits(&facts, &base.offsets, &scope);
+    summary.backlog_rows = plan.backlog();
     if let Some(fault) = first_fault(plan.faults) {
         return Err(fault);
     }
@@ -170,31 +182,40 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         return Ok(summary);
     }
     let targets = targets(&table, &lake, plan.splits).await?;
-    summary.splits = targets.len() as u64;
     summary.plan_ms = watch.lap_ms();
 
     let store = lake.store().clone();
     let schema = Arc::clone(lake.schema());
     let write = WriteContext::new(store, lake.root(), Arc::clone(&schema), round, runtime.clone(), context.options.write)?;
     let splits: Vec<Split> = targets.iter().map(|target| target.split.clone()).collect();
+    let cut = Cut::new(limits.cut.child_token(), limits.bytes_max);
+    let (scan, read) = (Arc::clone(&context.scan), context.options.read);
     let work = Work {
-        reader: Reader::new(Arc::clone(&context.scan), Arc::clone(&table), &splits, context.options.read, runtime.clone()).await?,
+        reader: Reader::new(scan, Arc::clone(&table), &splits, read, cut.clone(), runtime.clone()).await?,
         rows: Arc::new(LakeRows::new(&table, &schema, form)?),
         scan: Arc::clone(&context.scan),
         table: Arc::clone(&table),
         write: Arc::clone(&write),
         runtime: runtime.clone(),
         stop: stop.clone(),
+        cut,
+        deadline: limits.deadline,
+        progress: limits.progress.clone(),
     };
-    let done = work.run(targets, context.options.splits_max).await?;
+    let mut done = work.run(targets, context.options.splits_max).await?;
+    // Nothing is held, fetched or waited for any more while the commit runs.
+    drop(work);
     summary.write_ms = watch.lap_ms();
+    summary.cut = done.iter().any(Done::is_cut);
+    done.retain(|done| done.end_offset.is_some());
+    debug_assert!(done.iter().all(Done::is_sound), "the offsets that are committed are those of the rows that were written");
 
     tell(&mut summary, &done);
     let work = RoundWork {
         round,
         started_ms,
         tiering_epoch: job.lease.as_ref().map(|_| job.epoch),
-        end_offsets: LakeOffsets(done.iter().map(|done| (done.split.bucket.into(), done.split.stop_offset)).collect()),
+        end_offsets: LakeOffsets(done.iter().filter_map(|done| Some((done.split.bucket.into(), done.end_offset?))).collect()),
         max_timestamps: done
             .iter()
             .filter(|done| done.rows > 0)
@@ -208,8 +229,10 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
             for warning in warnings {
                 warn!(table = %job.path, %snapshot, error = %warning.chain(), "something beside the commit failed");
             }
+            limits.progress.published(snapshot, &work.end_offsets);
             summary.outcome = RoundOutcome::Committed { snapshot };
             summary.attempts = attempts;
+            summary.backlog_rows = plan::splits(&facts, &base.offsets.overlaid(&work.end_offsets), &scope).backlog();
         }
         CommitOutcome::Nothing => {}
         CommitOutcome::Failed { error, files, published } => {
@@ -219,6 +242,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
                 debug!(error = %left.chain(), "files of a failed round stay for the orphan sweep");
             }
             if let Some(snapshot) = published {
+                limits.progress.published(snapshot, &work.end_offsets);
                 warn!(table = %job.path, %snapshot, "published, but not recorded in Fluss: the next round records it");
             }
             return Err(error);
@@ -276,7 +300,11 @@ fn summary(job: &Job, round: RoundId, recovered: Option<SnapshotId>) -> RoundSum
         round,
         outcome: RoundOutcome::Idle,
         recovered,
+        cut: false,
+        planned_ms: 0,
+        backlog_rows: 0,
         splits: 0,
+        fetched_bytes: 0,
         rows: 0,
         files: 0,
         bytes: 0,
@@ -300,6 +328,8 @@ fn tell(summary: &mut RoundSummary, done: &[Done]) {
             partitions.entry(name.clone()).or_insert(PartitionSummary { partition: name, layout: split.layout, files: 0, rows: 0 });
         partition.files += files;
         partition.rows += done.rows;
+        summary.splits += 1;
+        summary.fetched_bytes += done.fetched_bytes;
         summary.files += files;
         summary.rows += done.rows;
         let bytes: i64 = done.entries.iter().map(|entry| entry.file.file_size).sum();
@@ -310,7 +340,7 @@ fn tell(summary: &mut RoundSummary, done: &[Done]) {
                 StartOffset::At(offset) => offset,
                 StartOffset::Earliest => -2,
             },
-            end_offset: split.stop_offset,
+            end_offset: done.end_offset.unwrap_or(split.stop_offset),
             max_timestamp_ms: done.max_timestamp_ms,
             rows: done.rows,
         });

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
 use crate::mapping::{BucketDrift, bucket_drift, is_lake_enabled};
 use crate::model::{BucketLayout, LakeOffsets, SnapshotId, TableId, TablePath};
-use crate::plan::{gather, splits};
+use crate::plan::{Scope, gather, splits};
 use crate::round::{self, RoundContext, open_lake};
 use crate::runtime::Runtime;
 use crate::source::LedgerState;
@@ -142,8 +142,8 @@ async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<E
         }
         Err(fault) => faults.push(fault),
     }
-    let facts = gather(context.scan.as_ref(), table, &base, context.options.plan).await?;
-    let plan = splits(&facts, &base);
+    let facts = gather(context.scan.as_ref(), table, &base, &Scope::default(), context.options.plan).await?;
+    let plan = splits(&facts, &base, &Scope::default());
     for planned in plan.partitions {
         report.splits += planned.splits;
         report.backlog = report.backlog.saturating_add(planned.backlog);

@@ -9,7 +9,7 @@ use super::heart::{Claim, Heart};
 use super::outcome::{self, Ended, Next, Report};
 use crate::error::{Error, Kind, Result};
 use crate::model::{RoundSummary, TableId, TablePath};
-use crate::round::{self, Job, RoundContext};
+use crate::round::{self, Job, Limits, RoundContext};
 use crate::runtime::{Backoff, BackoffOptions};
 use crate::source::Assignments;
 use crate::telemetry;
@@ -100,7 +100,13 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
     let runtime = &service.rounds.runtime;
     let (held, path) = (claim.assignment.held, &claim.assignment.path);
     telemetry::TableClaimed { table: path, epoch: held.tiering_epoch }.emit();
-    let job = Job { path: path.clone(), table: held.table, epoch: held.tiering_epoch, lease: Some(claim.lease.clone()) };
+    let job = Job {
+        path: path.clone(),
+        table: held.table,
+        epoch: held.tiering_epoch,
+        lease: Some(claim.lease.clone()),
+        limits: Limits::default(),
+    };
     let options = service.options.timers;
     let pauses = BackoffOptions { first: options.retry_first, max: options.retry_max, attempts_max: usize::MAX };
     let mut pauses = Backoff::new(pauses, &runtime.rng);

@@ -63,8 +63,16 @@ pub struct RoundSummary {
     pub outcome: RoundOutcome,
     /// Snapshot that recovery found in the lake and recorded in Fluss before planning.
     pub recovered: Option<SnapshotId>,
+    /// Whether a limit ended it before it had read everything that it had planned.
+    pub cut: bool,
+    /// Clock time of the log ends that it planned by, epoch milliseconds.
+    pub planned_ms: i64,
+    /// Records between the lake as it left it and those log ends, of the buckets it was about.
+    pub backlog_rows: u64,
     /// Splits read.
     pub splits: u64,
+    /// Bytes of log fetched.
+    pub fetched_bytes: u64,
     /// Rows written.
     pub rows: u64,
     /// Data files written.

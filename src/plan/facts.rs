@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::Options;
+use super::{Options, Scope};
 use crate::error::{Error, Kind, Result};
 use crate::model::{BucketId, BucketLayout, LakeOffsets, Partition, TableBucket, TableInfo};
 use crate::source::TableScan;
@@ -44,16 +44,23 @@ impl PartitionFacts {
 }
 
 /// Asks for partitions and offsets. `table` must come from a GetTableInfo of this plan: an ALTER between the two calls can
-/// then only make the partition list newer (architecture.md 4).
+/// then only make the partition list newer (architecture.md 4). Partitions that are not in `scope` are left out.
 ///
 /// # Errors
 /// `Stale` where a layout can't be told, or on 74; `Unavailable`; `Data` when counts contradict each other.
-pub async fn gather(scan: &dyn TableScan, table: Arc<TableInfo>, base: &LakeOffsets, options: Options) -> Result<Facts> {
+pub async fn gather(
+    scan: &dyn TableScan,
+    table: Arc<TableInfo>,
+    base: &LakeOffsets,
+    scope: &Scope,
+    options: Options,
+) -> Result<Facts> {
     let mut partitions: Vec<Option<Arc<Partition>>> = if table.is_partitioned() {
         scan.partitions(&table).await?.into_iter().map(|partition| Some(Arc::new(partition))).collect()
     } else {
         vec![None]
     };
+    partitions.retain(|partition| scope.has(partition.as_ref().map(|partition| partition.id)));
     partitions.sort_by_cached_key(|partition| partition.as_ref().map(|partition| partition.name()));
     let lookups = partitions.into_iter().map(|partition| look_up(scan, &table, partition, base));
     let partitions = stream::iter(lookups).buffered(options.lookups_max.max(1)).try_collect().await?;

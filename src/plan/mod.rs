@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::model::{BucketId, BucketLayout, LakeOffsets, Partition, Split, StartOffset, TableBucket};
+use crate::model::{BucketId, BucketKey, BucketLayout, LakeOffsets, Partition, PartitionId, Split, StartOffset, TableBucket};
 
 pub use facts::{Facts, PartitionFacts, gather};
 pub use support::{LakePlace, check_table};
@@ -29,6 +29,28 @@ impl Default for Options {
     }
 }
 
+/// Which part of a table a plan is about. Default: all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Exclusive end offsets beyond which nothing is read; buckets that are not in it are left alone. `None` = all buckets, to the
+    /// ends of their logs.
+    pub stops: Option<Arc<LakeOffsets>>,
+}
+
+impl Scope {
+    /// Whether some bucket of the partition is in it.
+    #[must_use]
+    pub fn has(&self, partition: Option<PartitionId>) -> bool {
+        let first = BucketKey { partition, bucket: BucketId(0) };
+        self.stops.as_ref().is_none_or(|stops| stops.0.range(first..).next().is_some_and(|(key, _)| key.partition == partition))
+    }
+
+    /// Where reading of a bucket whose log ends at `end` ends; `None` = it is not in it.
+    fn stop(&self, bucket: TableBucket, end: i64) -> Option<i64> {
+        self.stops.as_ref().map_or(Some(end), |stops| stops.get(bucket).map(|stop| stop.min(end)))
+    }
+}
+
 /// Layout of the table, or of one partition, taken once for the round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedPartition {
@@ -38,7 +60,7 @@ pub struct PlannedPartition {
     pub layout: BucketLayout,
     /// Splits of it.
     pub splits: u64,
-    /// Records between the lake and the end of the log; without known log start counted from 0.
+    /// Records between the lake and the end of the log, of the buckets in scope; without known log start counted from 0.
     pub backlog: u64,
 }
 
@@ -55,9 +77,17 @@ pub struct Plan {
     pub skipped: Vec<String>,
 }
 
-/// Decides the splits of a log table: from the base to the end of each bucket's log (F4.1).
+impl Plan {
+    /// Records between the lake and the ends of the logs.
+    #[must_use]
+    pub fn backlog(&self) -> u64 {
+        self.partitions.iter().map(|planned| planned.backlog).fold(0, u64::saturating_add)
+    }
+}
+
+/// Decides the splits of a log table: from the base to the end of each bucket's log, or to its stop (F4.1).
 #[must_use]
-pub fn splits(facts: &Facts, base: &LakeOffsets) -> Plan {
+pub fn splits(facts: &Facts, base: &LakeOffsets, scope: &Scope) -> Plan {
     let mut plan = Plan::default();
     for found in &facts.partitions {
         let id = found.partition.as_ref().map(|partition| partition.id);
@@ -78,19 +108,21 @@ pub fn splits(facts: &Facts, base: &LakeOffsets) -> Plan {
         }
         for (index, (bucket, end)) in (0..found.layout.count).map(BucketId).zip(ends).enumerate() {
             let bucket = TableBucket { table: facts.table.id, partition: id, bucket };
+            let Some(stop_offset) = scope.stop(bucket, *end) else { continue };
             let log_start = found.starts.as_ref().and_then(|starts| starts.get(index)).copied();
             match decide(base.get(bucket), log_start, *end) {
                 Verdict::Nothing => {}
                 Verdict::Read { start, records } => {
-                    planned.splits += 1;
                     planned.backlog = planned.backlog.saturating_add(records);
-                    plan.splits.push(Split {
-                        bucket,
-                        partition: found.partition.clone(),
-                        layout: found.layout,
-                        start,
-                        stop_offset: *end,
-                    });
+                    let from = match start {
+                        StartOffset::At(offset) => offset,
+                        StartOffset::Earliest => log_start.unwrap_or(0),
+                    };
+                    if from < stop_offset {
+                        planned.splits += 1;
+                        let partition = found.partition.clone();
+                        plan.splits.push(Split { bucket, partition, layout: found.layout, start, stop_offset });
+                    }
                 }
                 Verdict::Gap { tiered, log_start } => plan.faults.push(
                     Error::data(format!(

@@ -57,7 +57,7 @@ fn every_partition_goes_by_its_own_count() {
         partition(2, "b", 4, Some(vec![1, 2, 3, 4]), None),
         partition(3, "c", 1, None, None),
     ]);
-    let plan = splits(&facts, &base(&[(1, 0, 2)]));
+    let plan = splits(&facts, &base(&[(1, 0, 2)]), &Scope::default());
     let found: Vec<(i64, i32, i32, StartOffset, i64)> = plan
         .splits
         .iter()
@@ -79,9 +79,41 @@ fn every_partition_goes_by_its_own_count() {
 }
 
 #[test]
+fn a_scope_ends_buckets_early_and_leaves_out_what_it_does_not_name() {
+    let facts = facts(vec![
+        partition(1, "a", 3, Some(vec![50, 60, 70]), Some(vec![20, 0, 0])),
+        partition(2, "b", 1, Some(vec![9]), Some(vec![5])),
+    ]);
+    let scope = |stops: &[(i64, i32, i64)]| Scope { stops: Some(Arc::new(base(stops))) };
+    let found = |scope: &Scope, lake: &[(i64, i32, i64)]| -> Vec<(i64, i32, StartOffset, i64)> {
+        let plan = splits(&facts, &base(lake), scope);
+        assert!(plan.faults.is_empty(), "{:?}", plan.faults);
+        plan.splits
+            .iter()
+            .map(|split| (split.bucket.partition.unwrap().0, split.bucket.bucket.0, split.start, split.stop_offset))
+            .collect()
+    };
+    // Bucket 0 of `a` would be a fault (the lake ends at 7, the log starts at 20), but is not asked for.
+    let lake = [(1, 0, 7), (1, 1, 30)];
+    assert_eq!(
+        found(&scope(&[(1, 1, 40), (1, 2, 99)]), &lake),
+        [(1, 1, StartOffset::At(30), 40), (1, 2, StartOffset::Earliest, 70)]
+    );
+    assert_eq!(found(&scope(&[(1, 1, 30), (1, 2, 0)]), &lake), []);
+    assert_eq!(found(&scope(&[(1, 1, 20)]), &lake), []);
+    // The log of `b` has expired beyond the stop.
+    assert_eq!(found(&scope(&[(2, 0, 5)]), &[]), []);
+    assert_eq!(found(&scope(&[(2, 0, 6)]), &[]), [(2, 0, StartOffset::Earliest, 6)]);
+    assert!(scope(&[(1, 1, 40)]).has(Some(PartitionId(1))) && !scope(&[(1, 1, 40)]).has(Some(PartitionId(2))));
+    assert!(!scope(&[(1, 1, 40)]).has(None) && Scope::default().has(None));
+    // The backlog counts to the ends of the logs all the same.
+    assert_eq!(splits(&facts, &base(&lake), &scope(&[(1, 1, 40)])).backlog(), 30);
+}
+
+#[test]
 fn faults_name_bucket_and_both_offsets_and_leave_the_other_buckets_planned() {
     let facts = facts(vec![partition(1, "a", 2, Some(vec![50, 60]), Some(vec![20, 0]))]);
-    let plan = splits(&facts, &base(&[(1, 0, 7), (1, 1, 61), (1, 5, 1)]));
+    let plan = splits(&facts, &base(&[(1, 0, 7), (1, 1, 61), (1, 5, 1)]), &Scope::default());
     assert_eq!(plan.faults.len(), 3);
     for (fault, words) in plan.faults.iter().zip([["`5`", "`2`"], ["`7`", "`20`"], ["`61`", "`60`"]]) {
         assert_eq!(fault.kind(), Kind::Data);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{EXPANSION, Options};
 use crate::error::{Error, Result};
@@ -42,18 +43,19 @@ struct Want {
     reply: oneshot::Sender<Result<Answer>>,
 }
 
-/// The way to one server. Clones share it; it ends with the last clone.
+/// The way to one server. Clones share it; it ends, with its requests in flight, with the last clone.
 #[derive(Debug, Clone)]
 pub(super) struct Lane {
     wants: mpsc::UnboundedSender<Want>,
+    _task: Arc<AbortOnDropHandle<()>>,
 }
 
 impl Lane {
     pub(super) fn start(scan: Arc<dyn TableScan>, table: Arc<TableInfo>, options: Options, runtime: Runtime) -> Self {
         // Each bucket has one want at most, so the queue is as long as the round has open splits.
         let (wants, queue) = mpsc::unbounded_channel();
-        tokio::spawn(serve(scan, table, options, runtime, queue));
-        Self { wants }
+        let task = tokio::spawn(serve(scan, table, options, runtime, queue));
+        Self { wants, _task: Arc::new(AbortOnDropHandle::new(task)) }
     }
 
     /// Fetches once from one bucket, in a request with whatever else is wanted now.

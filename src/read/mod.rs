@@ -1,10 +1,12 @@
-//! A split → a bounded stream of decoded batches, in offset order, that ends exactly at its stop offset (F5.1).
+//! A split → a bounded stream of decoded batches, in offset order, that ends exactly at its stop offset (F5.1), or earlier at
+//! the end of a batch where the round's limits cut it.
 //!
 //! Owns what is fetched when and how much of it is in memory: buckets that one server leads share requests (`lane`), no
 //! permit means no fetch, the next range is fetched while the previous one decodes on the encoder threads. Records that have left
 //! the servers (F5.6) are read range by range from where they lie. Does not own wire or decoding (`source`), nor what the
 //! rows become. Caller: `round`.
 
+mod cut;
 mod lane;
 
 use std::collections::BTreeMap;
@@ -21,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::model::{LogBatch, Split, StartOffset, TableBucket, TableInfo};
 use crate::runtime::{Permit, Runtime};
 use crate::source::{FetchBucket, RemoteLog, RemoteRead, TableScan};
+pub use cut::Cut;
 use lane::{Answer, Lane, Slice, memory};
 
 /// Bounds of reading.
@@ -67,6 +70,8 @@ pub struct Chunk {
     pub batches: Vec<LogBatch>,
     /// Exclusive end: everything before it was delivered.
     pub end_offset: i64,
+    /// Bytes that were fetched for it.
+    pub fetched_bytes: usize,
     /// The memory of the batches.
     pub permit: Permit,
 }
@@ -78,6 +83,7 @@ pub struct Reader {
     lanes: Vec<Lane>,
     lane_of: BTreeMap<TableBucket, usize>,
     options: Options,
+    cut: Cut,
     runtime: Runtime,
 }
 
@@ -91,13 +97,14 @@ impl Reader {
         table: Arc<TableInfo>,
         splits: &[Split],
         options: Options,
+        cut: Cut,
         runtime: Runtime,
     ) -> Result<Self> {
         let buckets: Vec<TableBucket> = splits.iter().map(|split| split.bucket).collect();
         let groups = scan.lanes(&table, &buckets).await?;
         let slots = Arc::new(Semaphore::new(options.remote_max.max(1)));
         let remote = Remote { scan: Arc::clone(&scan), table: Arc::clone(&table), slots };
-        let mut reader = Self { remote, lanes: Vec::new(), lane_of: BTreeMap::new(), options, runtime };
+        let mut reader = Self { remote, lanes: Vec::new(), lane_of: BTreeMap::new(), options, cut, runtime };
         for group in groups {
             reader.lane_of.extend(group.iter().map(|bucket| (*bucket, reader.lanes.len())));
             reader.lanes.push(Lane::start(Arc::clone(&scan), Arc::clone(&table), options, reader.runtime.clone()));
@@ -117,8 +124,8 @@ impl Reader {
             .ok_or_else(|| Error::internal(format!("{} has no lane", split.bucket)))?;
         // One chunk waits here while the next decodes and the one after is fetched.
         let (sender, chunks) = mpsc::channel(1);
-        let (remote, runtime) = (self.remote.clone(), self.runtime.clone());
-        let pump = Pump { split: split.clone(), lane: lane.clone(), remote, options: self.options, runtime };
+        let (remote, cut, runtime) = (self.remote.clone(), self.cut.clone(), self.runtime.clone());
+        let pump = Pump { split: split.clone(), lane: lane.clone(), remote, options: self.options, cut, runtime };
         let task = tokio::spawn(async move {
             if let Err(error) = Arc::new(pump).run(&sender).await {
                 // Nobody listening: the round has failed elsewhere.
@@ -137,7 +144,8 @@ pub struct SplitStream {
 }
 
 impl SplitStream {
-    /// The next chunk; `None` after the one that ends at the split's stop offset. May be dropped while it waits.
+    /// The next chunk; `None` after the one that ends at the split's stop offset, or after what was fetched before a cut. May be
+    /// dropped while it waits.
     ///
     /// # Errors
     /// `Unavailable` when the bucket makes no progress; `Stale` and `Data` as [`TableScan::fetch`] and decoding say.
@@ -167,6 +175,7 @@ struct Pump {
     lane: Lane,
     remote: Remote,
     options: Options,
+    cut: Cut,
     runtime: Runtime,
 }
 
@@ -206,13 +215,24 @@ impl Pump {
         Ok(())
     }
 
-    /// The next range from `place` on, and where to go on; `None` at the stop offset.
+    /// The next range from `place` on, and where to go on; `None` at the stop offset, or when it is cut.
     async fn fetch(self: Arc<Self>, place: Place) -> Result<Option<(Range, Place)>> {
-        let Place { from, mut remote } = place;
-        let stop = self.split.stop_offset;
-        if from >= stop {
+        if place.from >= self.split.stop_offset || self.cut.is_due() {
             return Ok(None);
         }
+        tokio::select! {
+            next = self.range(place) => {
+                let next = next?;
+                self.cut.count(next.0.slice.log.len());
+                Ok(Some(next))
+            }
+            () = self.cut.cancelled() => Ok(None),
+        }
+    }
+
+    async fn range(&self, place: Place) -> Result<(Range, Place)> {
+        let Place { from, mut remote } = place;
+        let stop = self.split.stop_offset;
         let began = self.runtime.clock.moment();
         let offset = if from < 0 { StartOffset::Earliest } else { StartOffset::At(from) };
         let mut bytes_max = self.options.bucket_bytes;
@@ -248,7 +268,7 @@ impl Pump {
                 && let Some(next) = slice.log.next_offset().filter(|next| *next > from)
             {
                 let end = next.min(stop);
-                return Ok(Some((Range { slice, from, end }, Place { from: end, remote })));
+                return Ok((Range { slice, from, end }, Place { from: end, remote }));
             }
             if !stuck {
                 continue;
@@ -285,7 +305,8 @@ impl Pump {
 
     async fn decode(self: Arc<Self>, range: Range) -> Result<Chunk> {
         let Range { slice: Slice { log, mut permit }, from, end } = range;
-        self.fit(&mut permit, log.len().saturating_add(log.decoded_bytes(from, end)?));
+        let fetched_bytes = log.len();
+        self.fit(&mut permit, fetched_bytes.saturating_add(log.decoded_bytes(from, end)?));
         let decoded = self.runtime.encoders.run(move || log.decode(from, end)).await??;
         if decoded.next_offset != end {
             return Err(Error::data(format!(
@@ -295,7 +316,7 @@ impl Pump {
         }
         let rows = decoded.batches.iter().map(|batch| batch.rows.get_array_memory_size());
         self.fit(&mut permit, rows.sum());
-        Ok(Chunk { batches: decoded.batches, end_offset: end, permit })
+        Ok(Chunk { batches: decoded.batches, end_offset: end, fetched_bytes, permit })
     }
 
     /// Makes the permit as large as what it stands for. Waiting for more with a permit in hand could wait for itself, so

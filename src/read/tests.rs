@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Int64Array, RecordBatch};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::error::Kind;
@@ -55,7 +56,7 @@ impl World {
 
     async fn reader(&self, splits: &[Split], options: Options) -> Reader {
         let scan = Arc::new(self.cluster.service(Faults::default()));
-        Reader::new(scan, Arc::clone(&self.table), splits, options, self.runtime.clone()).await.unwrap()
+        Reader::new(scan, Arc::clone(&self.table), splits, options, whole(), self.runtime.clone()).await.unwrap()
     }
 }
 
@@ -72,6 +73,11 @@ async fn ids(mut stream: SplitStream) -> Result<(Vec<i64>, i64)> {
         end = chunk.end_offset;
     }
     Ok((ids, end))
+}
+
+/// Never cut.
+fn whole() -> Cut {
+    Cut::new(CancellationToken::new(), None)
 }
 
 fn small() -> Options {
@@ -157,8 +163,8 @@ async fn the_server_is_asked_once_for_all_segments_and_nothing_is_read_twice() {
     let scan = Arc::new(world.cluster.service(Faults::scripted(count)));
     let split = world.split(0, StartOffset::At(0), 200);
     let options = Options::default();
-    let reader =
-        Reader::new(scan, Arc::clone(&world.table), std::slice::from_ref(&split), options, world.runtime.clone()).await.unwrap();
+    let reader = Reader::new(scan, Arc::clone(&world.table), std::slice::from_ref(&split), options, whole(), world.runtime.clone());
+    let reader = reader.await.unwrap();
     assert_eq!(ids(reader.open(&split).unwrap()).await.unwrap().1, 200);
     let calls = calls.lock().unwrap();
     assert_eq!((calls.get("fetch"), calls.get("remote_bytes")), (Some(&2), Some(&6)), "{calls:?}");
@@ -337,8 +343,14 @@ async fn a_request_never_asks_for_more_than_a_frame_holds() {
     let world = world(4 << 30);
     let asked = Arc::new(Asked::default());
     let splits: Vec<Split> = (0..100).map(|bucket| world.split(bucket, StartOffset::Earliest, 500)).collect();
-    let reader =
-        Reader::new(Arc::<Asked>::clone(&asked), Arc::clone(&world.table), &splits, Options::default(), world.runtime.clone());
+    let reader = Reader::new(
+        Arc::<Asked>::clone(&asked),
+        Arc::clone(&world.table),
+        &splits,
+        Options::default(),
+        whole(),
+        world.runtime.clone(),
+    );
     let reader = reader.await.unwrap();
     for failed in futures::future::join_all(splits.iter().map(|split| ids(reader.open(split).unwrap()))).await {
         assert_eq!(failed.unwrap_err().kind(), Kind::Unavailable);

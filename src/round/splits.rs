@@ -8,12 +8,13 @@ use futures::stream::{self, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::limits::Progress;
 use super::pressure::{Buffer, Pressure};
 use crate::error::{Error, Result};
 use crate::mapping::LakeRows;
-use crate::model::{LogBatch, Schema, SchemaId, Split, TableInfo};
-use crate::read::{Chunk, Reader, SplitStream};
-use crate::runtime::Runtime;
+use crate::model::{LogBatch, Schema, SchemaId, Split, StartOffset, TableInfo};
+use crate::read::{Chunk, Cut, Reader, SplitStream};
+use crate::runtime::{Moment, Runtime};
 use crate::source::TableScan;
 use crate::write::{BucketTarget, BucketWriter, ManifestEntry, WriteContext};
 
@@ -25,8 +26,13 @@ pub(super) struct Work {
     pub(super) rows: Arc<LakeRows>,
     pub(super) write: Arc<WriteContext>,
     pub(super) runtime: Runtime,
-    /// Ends the work early: lease lost, or the process is to end.
+    /// Ends the work without result: lease lost, or the process is to end at once.
     pub(super) stop: CancellationToken,
+    /// Ends reading early; what was read by then is the result. The reader has it too.
+    pub(super) cut: Cut,
+    /// When to cut.
+    pub(super) deadline: Option<Moment>,
+    pub(super) progress: Progress,
 }
 
 /// A split and where its rows go.
@@ -36,18 +42,44 @@ pub(super) struct Target {
     pub(super) first_sequence: i64,
 }
 
-/// A split that is written.
+/// A split that is written, as far as it was read.
 pub(super) struct Done {
     pub(super) split: Split,
+    /// Exclusive end of what was read, at most the split's stop offset; `None` = nothing was.
+    pub(super) end_offset: Option<i64>,
     pub(super) entries: Vec<ManifestEntry>,
+    pub(super) fetched_bytes: u64,
     pub(super) rows: u64,
     /// Commit timestamp of the last row; −1 = no row.
     pub(super) max_timestamp_ms: i64,
 }
 
+impl Done {
+    fn new(split: Split) -> Self {
+        Self { split, end_offset: None, entries: vec![], fetched_bytes: 0, rows: 0, max_timestamp_ms: -1 }
+    }
+
+    /// Whether a limit ended it before its stop offset.
+    pub(super) fn is_cut(&self) -> bool {
+        self.end_offset != Some(self.split.stop_offset)
+    }
+
+    /// Whether its rows are in its files, and fit between its offsets.
+    pub(super) fn is_sound(&self) -> bool {
+        let end = self.end_offset.unwrap_or(-1);
+        let start = match self.split.start {
+            StartOffset::At(offset) => offset,
+            StartOffset::Earliest => 0,
+        };
+        let in_files: i64 = self.entries.iter().map(|entry| entry.file.row_count).sum();
+        let rows = i64::try_from(self.rows).unwrap_or(i64::MAX);
+        start <= end && end <= self.split.stop_offset && rows == in_files && rows <= end - start
+    }
+}
+
 impl Work {
-    /// Reads and writes all `targets`, at most `at_once` at a time. All or nothing: on an error everything that was
-    /// written is deleted again, since nothing can name it yet.
+    /// Reads and writes all `targets`, at most `at_once` at a time, to their stop offsets or until cut. All or nothing otherwise: on
+    /// an error everything that was written is deleted again, since nothing can name it yet.
     ///
     /// # Errors
     /// The first one of any split; `Stale` when the work was stopped.
@@ -59,10 +91,12 @@ impl Work {
         let splits = targets.into_iter().enumerate().map(|(index, target)| self.one(target, pressure.enter(index), &failed));
         let mut splits = std::pin::pin!(stream::iter(splits).buffer_unordered(at_once.max(1)));
         let mut relief = std::pin::pin!(pressure.relieve(&self.runtime.budget));
+        let mut deadline = std::pin::pin!(self.deadline());
         loop {
             let ended = tokio::select! {
                 ended = splits.next() => ended,
                 () = &mut relief => continue,
+                () = &mut deadline => continue,
             };
             match ended {
                 Some(Ok(split)) => done.push(split),
@@ -82,42 +116,44 @@ impl Work {
         Err(fault)
     }
 
+    /// Cuts when the time has come. Never returns.
+    async fn deadline(&self) {
+        if let Some(deadline) = self.deadline {
+            self.runtime.clock.sleep(deadline.saturating_duration_since(self.runtime.clock.moment())).await;
+            self.cut.cut();
+        }
+        std::future::pending().await
+    }
+
     async fn one(&self, target: Target, buffer: Buffer<'_>, failed: &CancellationToken) -> Result<Done> {
         let Target { split, bucket, first_sequence } = target;
         if failed.is_cancelled() {
             return Err(stopped());
         }
-        let stream = self.reader.open(&split)?;
+        let mut done = Done::new(split);
+        if self.cut.is_due() {
+            return Ok(done);
+        }
+        let stream = self.reader.open(&done.split)?;
         let mut writer = BucketWriter::new(Arc::clone(&self.write), bucket, first_sequence)?;
         let filled = tokio::select! {
-            filled = self.fill(&split, stream, &mut writer, &buffer) => filled,
+            filled = self.fill(&mut done, stream, &mut writer, &buffer) => filled,
             () = self.stop.cancelled() => Err(Error::stale("the round was stopped: its lease is lost or the process ends")),
             () = failed.cancelled() => Err(stopped()),
         };
-        match filled {
-            Ok((rows, max_timestamp_ms)) => {
-                let entries = writer.finish().await?;
-                debug!(bucket = %split.bucket, rows, files = entries.len(), "split written");
-                Ok(Done { split, entries, rows, max_timestamp_ms })
+        if let Err(error) = filled {
+            if let Err(left) = writer.abort().await {
+                debug!(error = %left.chain(), "files of a failed round stay for the orphan sweep");
             }
-            Err(error) => {
-                if let Err(left) = writer.abort().await {
-                    debug!(error = %left.chain(), "files of a failed round stay for the orphan sweep");
-                }
-                Err(error)
-            }
+            return Err(error);
         }
+        done.entries = writer.finish().await?;
+        debug!(bucket = %done.split.bucket, rows = done.rows, files = done.entries.len(), cut = done.is_cut(), "split written");
+        Ok(done)
     }
 
-    /// Rows written and commit timestamp of the last one.
-    async fn fill(
-        &self,
-        split: &Split,
-        mut stream: SplitStream,
-        writer: &mut BucketWriter,
-        buffer: &Buffer<'_>,
-    ) -> Result<(u64, i64)> {
-        let (mut rows, mut max_timestamp_ms) = (0_u64, -1);
+    /// Moves the stream into the writer, and tells in `done` how far that is.
+    async fn fill(&self, done: &mut Done, mut stream: SplitStream, writer: &mut BucketWriter, buffer: &Buffer<'_>) -> Result<()> {
         loop {
             let chunk = tokio::select! {
                 chunk = stream.next() => chunk?,
@@ -129,17 +165,26 @@ impl Work {
                     continue;
                 }
             };
-            let Some(Chunk { batches, mut permit, .. }) = chunk else { return Ok((rows, max_timestamp_ms)) };
+            let Some(Chunk { batches, end_offset, fetched_bytes, mut permit }) = chunk else { break };
             if let Some(last) = batches.last() {
-                max_timestamp_ms = last.commit_timestamp_ms;
+                done.max_timestamp_ms = last.commit_timestamp_ms;
             }
-            for (batch, base_offset, bytes) in self.convert(split, batches).await? {
-                rows = rows.saturating_add(batch.num_rows() as u64);
+            let (fetched_bytes, before) = (fetched_bytes as u64, done.rows);
+            for (batch, base_offset, bytes) in self.convert(&done.split, batches).await? {
+                done.rows = done.rows.saturating_add(batch.num_rows() as u64);
                 let share = permit.split(bytes);
                 writer.write(batch, base_offset, share).await?;
             }
+            done.end_offset = Some(end_offset);
+            done.fetched_bytes = done.fetched_bytes.saturating_add(fetched_bytes);
+            self.progress.add(done.rows - before, fetched_bytes);
             buffer.holds(writer.buffered_bytes());
         }
+        if done.is_cut() && !self.cut.is_due() {
+            let (bucket, stop) = (done.split.bucket, done.split.stop_offset);
+            return Err(Error::internal(format!("{bucket} was read to `{:?}` only, not to `{stop}`", done.end_offset)));
+        }
+        Ok(())
     }
 
     /// To the lake's columns, on an encoder thread. Each with its base offset and the memory that it was given.

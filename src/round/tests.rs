@@ -7,8 +7,10 @@ use crate::fluss::record::arrow_schema;
 use crate::fluss::table_json::TableDescriptor;
 use crate::lake::Warehouse;
 use crate::model::{BucketId, DataType, Field, Partition, Schema, SchemaId, TableBucket, TypeKind};
-use crate::source::memory::{Faults, MemoryCluster};
+use crate::source::memory::{Faults, MemoryCluster, MemoryService};
 use crate::storage;
+
+mod limits;
 
 struct World {
     cluster: MemoryCluster,
@@ -19,6 +21,11 @@ struct World {
 }
 
 const MEMORY: usize = 64 << 20;
+
+fn context(cluster: &MemoryCluster, faults: Faults, runtime: Runtime) -> RoundContext {
+    let service = Arc::new(cluster.service(faults));
+    RoundContext { scan: Arc::<MemoryService>::clone(&service), ledger: service, runtime, options: Options::default() }
+}
 
 impl World {
     async fn new(buckets: i32, keyed: bool, memory: usize) -> Self {
@@ -50,14 +57,14 @@ impl World {
         let store = storage::open(&warehouse, &storage::StoreOptions::default()).unwrap();
         let lake = Warehouse::new(store, runtime.clone());
         assert!(lake.create_table("demo", "t", &mapping::lake_schema(&table).unwrap()).await.unwrap());
-        let service = Arc::new(cluster.service(Faults::default()));
-        let context = RoundContext {
-            scan: Arc::<crate::source::memory::MemoryService>::clone(&service),
-            ledger: service,
-            runtime,
-            options: Options::default(),
-        };
+        let context = context(&cluster, Faults::default(), runtime);
         Self { cluster, context, path, next_id: 0.into(), _folder: folder }
+    }
+
+    /// From now on calls go wrong so.
+    fn through(&mut self, faults: Faults) {
+        let options = self.context.options;
+        self.context = RoundContext { options, ..context(&self.cluster, faults, self.context.runtime.clone()) };
     }
 
     async fn table(&self) -> TableInfo {
@@ -76,8 +83,12 @@ impl World {
     }
 
     async fn round(&self) -> Result<RoundSummary> {
+        self.limited(Limits::default()).await
+    }
+
+    async fn limited(&self, limits: Limits) -> Result<RoundSummary> {
         let table = self.table().await.id;
-        run(&self.context, &Job { path: self.path.clone(), table, epoch: TieringEpoch(1), lease: None }).await
+        run(&self.context, &Job { path: self.path.clone(), table, epoch: TieringEpoch(1), lease: None, limits }).await
     }
 
     async fn lake(&self) -> Arc<LakeTable> {

@@ -15,6 +15,8 @@ pub enum Fault {
     Before,
     /// The call does its work, but its reply is lost.
     After,
+    /// The call does nothing and is never answered.
+    Hang,
     /// `prepare` and `record`: the reply is lost now, the work is done when the token is cancelled. Else as `After`.
     Late(CancellationToken),
     /// `record`: the answer is OK, but nothing is done (a concurrent record overwrote it). Else as `After`.
@@ -85,6 +87,7 @@ impl Faults {
         let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner)(act, target);
         match fault {
             Some(Fault::Before) => Err(Error::unavailable(format!("injected: {act} of `{target}` failed"))),
+            Some(Fault::Hang) => std::future::pending().await,
             other => Ok(other),
         }
     }

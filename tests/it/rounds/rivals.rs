@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use lakeward::error::{Kind, Result};
 use lakeward::model::{LakeOffsets, OffsetsFile, TableId, TieringEpoch};
-use lakeward::round::Job;
+use lakeward::round::{Job, Limits};
 use lakeward::source::LedgerRecord;
 use tokio::sync::Semaphore;
 
@@ -129,7 +129,7 @@ async fn services_that_fight_over_a_table_while_rows_arrive_tier_each_row_once()
         let mut rounds = stage.rounds();
         rounds.options.replan_pause = Duration::from_millis(1);
         let service = stage.service(rounds);
-        let job = Job { path: path.clone(), table, epoch: TieringEpoch(1), lease: None };
+        let job = Job { path: path.clone(), table, epoch: TieringEpoch(1), lease: None, limits: Limits::default() };
         tokio::spawn(async move {
             let mut written = 0;
             // Each goes on until the lake has everything, whoever brought it there.

@@ -14,7 +14,7 @@ use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::lake::{LakeTable, Warehouse};
 use lakeward::mapping;
 use lakeward::model::{Partition, RoundOutcome, RoundSummary, Schema, SchemaId, SnapshotId, TableInfo, TablePath, TieringEpoch};
-use lakeward::round::{self, Job, Options, RoundContext};
+use lakeward::round::{self, Job, Limits, Options, RoundContext};
 use lakeward::runtime::{FailAction, FailPoints, Runtime};
 use lakeward::source::TableScan;
 use lakeward::source::memory::{Fault, Faults, MemoryCluster, MemoryService};
@@ -41,7 +41,8 @@ struct Process(RoundContext, TablePath);
 impl Process {
     async fn round(&self) -> Result<RoundSummary> {
         let table = self.0.scan.table_info(&self.1).await?.id;
-        round::run(&self.0, &Job { path: self.1.clone(), table, epoch: TieringEpoch(1), lease: None }).await
+        round::run(&self.0, &Job { path: self.1.clone(), table, epoch: TieringEpoch(1), lease: None, limits: Limits::default() })
+            .await
     }
 }
 
