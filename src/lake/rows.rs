@@ -3,21 +3,37 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::{Array, RecordBatch};
+use arrow_array::cast::AsArray;
+use arrow_array::types::TimestampNanosecondType;
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_cast::{CastOptions, can_cast_types, cast_with_options};
+use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, TimeUnit};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{LakeTable, PartitionFilter};
 use crate::error::{Error, Result};
-use crate::paimon::{ManifestEntry, Snapshot, TableSchema, path};
+use crate::model::Field;
+use crate::paimon::{ManifestEntry, Snapshot, TableSchema, lake_arrow_field, path};
+
+/// A column of the table as it is now, and where a file has it.
+#[derive(Debug)]
+struct Column {
+    now: Field,
+    /// Name and type in the file; `None` when the column was added later.
+    stored: Option<Field>,
+}
 
 impl LakeTable {
-    /// All rows of an append table's snapshot: the columns `columns` (`None` = all) of the file's own schema, file by file in
-    /// manifest order. Sizes and row counts are checked against the manifests. Timestamps of precision 7–9 come as nanoseconds.
+    /// All rows of an append table's snapshot, file by file in manifest order: the columns `columns` (`None` = all) of the schema
+    /// that the table was opened with, in its order.
+    ///
+    /// In files of other schemas columns go by field id: what came later is NULL, another type is cast, what is gone is left out
+    /// (P2.5). Sizes and row counts are checked against the manifests. Timestamps of precision 7–9 come as nanoseconds.
     ///
     /// # Errors
-    /// `Unavailable`; `Data` when a file is missing or contradicts its manifest entry; `Unsupported` on primary-key tables and
-    /// deletion vectors.
+    /// `Unavailable`; `Data` when a file is missing or contradicts its schema or manifest entry; `Unsupported` on primary-key tables,
+    /// deletion vectors, and where the type of a column changed in a way that can't be followed.
     pub async fn read_rows(
         &self,
         snapshot: &Snapshot,
@@ -30,16 +46,17 @@ impl LakeTable {
         if snapshot.index_manifest.is_some() {
             return Err(Error::unsupported("reading rows of tables with deletion vectors"));
         }
-        let mut schemas: BTreeMap<i64, Arc<TableSchema>> = BTreeMap::new();
+        let mut schemas: BTreeMap<i64, (Arc<TableSchema>, Arc<[Column]>)> = BTreeMap::new();
         let mut batches = Vec::new();
         for entry in self.live_entries(snapshot, filter).await? {
             let id = entry.file.schema_id;
-            let schema = match schemas.get(&id) {
-                Some(schema) => Arc::clone(schema),
+            let (schema, columns) = match schemas.get(&id) {
+                Some((schema, columns)) => (Arc::clone(schema), Arc::clone(columns)),
                 None => {
                     let schema = self.load_schema(id).await?;
-                    schemas.insert(id, Arc::clone(&schema));
-                    schema
+                    let columns: Arc<[Column]> = self.columns_in(&schema, columns).into();
+                    schemas.insert(id, (Arc::clone(&schema), Arc::clone(&columns)));
+                    (schema, columns)
                 }
             };
             batches.extend(self.read_file(&schema, &entry, columns).await?);
@@ -47,38 +64,82 @@ impl LakeTable {
         Ok(batches)
     }
 
+    /// The table's columns with the names of `names`, and where files of schema `written` have them.
+    fn columns_in(&self, written: &TableSchema, names: Option<&[&str]>) -> Vec<Column> {
+        let wanted = self.schema.fields.iter().filter(|field| names.is_none_or(|names| names.contains(&field.name.as_str())));
+        let stored = |now: &Field| written.fields.iter().find(|field| field.id == now.id).cloned();
+        wanted.map(|now| Column { now: now.clone(), stored: stored(now) }).collect()
+    }
+
     /// `schema` is the one that the file was written with.
-    async fn read_file(&self, schema: &TableSchema, entry: &ManifestEntry, columns: Option<&[&str]>) -> Result<Vec<RecordBatch>> {
+    async fn read_file(&self, schema: &TableSchema, entry: &ManifestEntry, columns: Arc<[Column]>) -> Result<Vec<RecordBatch>> {
         let place = path::data_file(schema, entry)?;
         let bytes = self.store.get_existing(&self.object(&place)).await?;
         if i64::try_from(bytes.len()).ok() != Some(entry.file.file_size) {
             let error = Error::data(format!("file has {} bytes, its manifest says {}", bytes.len(), entry.file.file_size));
             return Err(self.at(error, &place));
         }
-        let columns: Option<Vec<String>> = columns.map(|columns| columns.iter().map(|name| (*name).to_owned()).collect());
-        let decode = move || decode(bytes, columns.as_deref());
-        let batches = self.runtime.encoders.run(decode).await?.map_err(|error| self.at(error, &place))?;
+        let batches = self.runtime.encoders.run(move || decode(bytes, &columns)).await?.map_err(|error| self.at(error, &place))?;
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         if i64::try_from(rows).ok() != Some(entry.file.row_count) {
             let error = Error::data(format!("file has {rows} rows, its manifest says {}", entry.file.row_count));
             return Err(self.at(error, &place));
         }
-        for field in schema.fields.iter().filter(|field| !field.data_type.nullable) {
-            if batches.iter().filter_map(|batch| batch.column_by_name(&field.name)).any(|column| column.null_count() > 0) {
-                return Err(self.at(Error::data(format!("NOT NULL column `{}` has NULLs", field.name)), &place));
-            }
-        }
         Ok(batches)
     }
 }
 
-fn decode(bytes: bytes::Bytes, columns: Option<&[String]>) -> Result<Vec<RecordBatch>> {
+fn decode(bytes: bytes::Bytes, columns: &[Column]) -> Result<Vec<RecordBatch>> {
     let fault = |source: parquet::errors::ParquetError| Error::data("read parquet").with_source(source);
-    let mut builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(fault)?;
-    if let Some(columns) = columns {
-        let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().map(String::as_str));
-        builder = builder.with_projection(mask);
+    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(fault)?;
+    let names = columns.iter().filter_map(|column| column.stored.as_ref().map(|stored| stored.name.as_str()));
+    let mask = ProjectionMask::columns(builder.parquet_schema(), names);
+    let reader = builder.with_projection(mask).build().map_err(fault)?;
+    reader
+        .map(|batch| {
+            let batch = batch.map_err(|source| Error::data("read parquet").with_source(source))?;
+            let found = columns.iter().map(|column| {
+                let values = value_of(column, &batch).map_err(|error| error.context(format!("column `{}`", column.now.name)))?;
+                Ok((ArrowField::new(&column.now.name, values.data_type().clone(), true), values))
+            });
+            let (fields, arrays): (Vec<_>, Vec<_>) = found.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+            let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+            RecordBatch::try_new_with_options(Arc::new(ArrowSchema::new(fields)), arrays, &options)
+                .map_err(|source| Error::internal("columns of a file").with_source(source))
+        })
+        .collect()
+}
+
+/// The values of one column in a batch of a file, as the table has them now.
+fn value_of(column: &Column, batch: &RecordBatch) -> Result<ArrayRef> {
+    let Column { now, stored } = column;
+    let values = match stored {
+        None => new_null_array(lake_arrow_field(now)?.data_type(), batch.num_rows()),
+        Some(stored) => {
+            let values = batch.column_by_name(&stored.name).ok_or_else(|| Error::data("the file does not have it"))?;
+            let same = now.data_type.kind.is_nested() && now.data_type.same_as(&stored.data_type);
+            if same { Arc::clone(values) } else { cast(values, lake_arrow_field(now)?.data_type())? }
+        }
+    };
+    if !now.data_type.nullable && values.null_count() > 0 {
+        return Err(Error::data("it is NOT NULL and has NULLs"));
     }
-    let reader = builder.build().map_err(fault)?;
-    reader.map(|batch| batch.map_err(|source| Error::data("read parquet").with_source(source))).collect()
+    Ok(values)
+}
+
+fn cast(values: &ArrayRef, target: &ArrowType) -> Result<ArrayRef> {
+    let found = values.data_type();
+    match (found, target) {
+        (found, target) if found == target => Ok(Arc::clone(values)),
+        // INT96 tells no zone.
+        (ArrowType::Timestamp(TimeUnit::Nanosecond, None), ArrowType::Timestamp(TimeUnit::Nanosecond, zone)) => {
+            Ok(Arc::new(values.as_primitive::<TimestampNanosecondType>().clone().with_timezone_opt(zone.clone())))
+        }
+        (found, target) if !found.is_nested() && can_cast_types(found, target) => {
+            let strict = CastOptions { safe: false, ..CastOptions::default() };
+            cast_with_options(values, target, &strict)
+                .map_err(|source| Error::data(format!("values of type {found} as {target}")).with_source(source))
+        }
+        (found, target) => Err(Error::unsupported(format!("reading values of type {found} as {target}"))),
+    }
 }

@@ -3,7 +3,6 @@
 //! Owns what a lake table has to look like for a Fluss table, whether an existing one does, and how rows get from the one's columns to
 //! the other's. Does not own the formats (`fluss`, `paimon`) and does no I/O. Callers: plan, write (through round), catalog, node.
 
-mod arrow;
 mod compatible;
 mod partition;
 mod repair;
@@ -12,7 +11,6 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
-pub use arrow::lake_arrow_schema;
 pub use compatible::{BucketDrift, Fit, LakeForm, bucket_drift, compatible, fit, not_taken_away};
 pub use partition::partition_row;
 pub use rows::LakeRows;

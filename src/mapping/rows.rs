@@ -15,13 +15,12 @@ use arrow_array::{
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType as ArrowType, SchemaRef, TimeUnit};
 
-use super::arrow::lake_arrow_schema;
 use super::compatible::{LakeForm, user_columns};
 use super::partition::partition_values;
 use crate::error::{Error, Result};
 use crate::fluss::record::array_of;
 use crate::model::{LogBatch, Partition, Schema, SchemaId, TableInfo};
-use crate::paimon::TableSchema;
+use crate::paimon::{TableSchema, lake_arrow_schema};
 
 /// Where a lake column's values come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::model::{
     BucketId, ChangeKind, DataType, Datum, Field, LogBatch, Partition, PartitionId, Schema, SchemaId, TableBucket, TableInfo,
     TypeKind,
 };
-use crate::paimon::{BinaryRow, TableSchema};
+use crate::paimon::{BinaryRow, TableSchema, lake_arrow_schema};
 
 pub(super) fn field(id: i32, name: &str, kind: TypeKind) -> Field {
     Field { id, name: name.into(), data_type: DataType::nullable(kind), comment: None }

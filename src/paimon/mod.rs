@@ -4,6 +4,7 @@
 //! paths and option values. Golden tests hold it against bytes from Java Paimon. Callers: mapping, lake, write, commit, node.
 
 mod avro;
+mod arrow;
 mod binary_row;
 pub mod manifest;
 pub mod merge;
@@ -15,6 +16,7 @@ mod snapshot;
 pub mod stats;
 mod types;
 
+pub use arrow::{lake_arrow_field, lake_arrow_schema};
 pub use binary_row::{RowWriter, bucket_of_hash, murmur_hash};
 pub use meta::{BinaryRow, DataFile, EntryKind, ManifestEntry, ManifestFile, SimpleStats, Snapshot, TableSchema};
 pub use options::TableOptions;

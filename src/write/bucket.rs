@@ -175,7 +175,7 @@ impl BucketWriter {
         })
     }
 
-    /// Appends rows in the lake's columns (`mapping::lake_arrow_schema`); row `i` has log offset `base_offset + i`.
+    /// Appends rows in the lake's columns (`paimon::lake_arrow_schema`); row `i` has log offset `base_offset + i`.
     ///
     /// May encode and upload a row group before it returns. `permit` covers the batch's memory and is given back as soon
     /// as the rows are encoded. A batch without rows is fine.

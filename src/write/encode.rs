@@ -21,9 +21,8 @@ use super::bounds::Bounds;
 use super::encoding::{self, Codec};
 use super::schema::{is_int96, parquet_schema};
 use crate::error::{Error, Result};
-use crate::mapping::lake_arrow_schema;
-use crate::paimon::TableSchema;
 use crate::paimon::stats::StatsMode;
+use crate::paimon::{TableSchema, lake_arrow_schema};
 
 /// What all files of a table have in common.
 #[derive(Debug)]

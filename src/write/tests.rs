@@ -16,9 +16,8 @@ use serde_json::{Value, json};
 use super::schema::parquet_schema;
 use super::*;
 use crate::error::Kind;
-use crate::mapping::lake_arrow_schema;
 use crate::model::{BucketId, DataType, Datum, Field, TableBucket, TableId, TypeKind};
-use crate::paimon::BinaryRow;
+use crate::paimon::{BinaryRow, lake_arrow_schema};
 use crate::runtime::Encoders;
 use crate::storage::{Fault, Faults};
 

@@ -1,16 +1,16 @@
-//! The Arrow form of a lake table's columns: what rows are converted to and files are written from.
+//! The Arrow form of a lake table's columns: what rows are converted to, files are written from, and read as.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, SchemaRef, TimeUnit};
 
+use super::meta::TableSchema;
 use crate::error::{Error, Result};
 use crate::model::{Field, TypeKind};
-use crate::paimon::TableSchema;
 
 /// Zone of TIMESTAMP_LTZ columns: marks them as instants.
-pub(super) const ZONE: &str = "UTC";
+const ZONE: &str = "UTC";
 
 /// The Arrow schema of the lake's columns, all of them in order.
 ///
@@ -22,11 +22,15 @@ pub(super) const ZONE: &str = "UTC";
 ///
 /// Source: P7.1, P7.2.
 pub fn lake_arrow_schema(schema: &TableSchema) -> Result<SchemaRef> {
-    let fields = schema.fields.iter().map(arrow_field).collect::<Result<Vec<_>>>()?;
+    let fields = schema.fields.iter().map(lake_arrow_field).collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(ArrowSchema::new(fields)))
 }
 
-fn arrow_field(field: &Field) -> Result<ArrowField> {
+/// [`lake_arrow_schema`] for one column.
+///
+/// # Errors
+/// `Unsupported` when its type is nested.
+pub fn lake_arrow_field(field: &Field) -> Result<ArrowField> {
     let kind = &field.data_type.kind;
     let arrow = ArrowField::new(&field.name, arrow_type(field)?, field.data_type.nullable);
     let mut metadata = BTreeMap::from([("PARQUET:field_id".to_owned(), field.id.to_string())]);
