@@ -1,12 +1,13 @@
 //! The command line as types. What it means is decided by the commands.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::builder::PossibleValue;
+use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::config::{Settings, duration, server};
-use crate::error::Result;
+use crate::config::{Sources, Typed, duration, server};
 use crate::model::TablePath;
 use crate::telemetry::{LogFormat, LogLevel};
 
@@ -14,12 +15,21 @@ use crate::telemetry::{LogFormat, LogLevel};
 #[derive(Debug, Parser)]
 #[command(name = "lakeward", version, propagate_version = true, arg_required_else_help = true)]
 pub(super) struct Args {
-    /// Shape of the log lines on stderr.
-    #[arg(long, value_enum, default_value_t, global = true)]
-    pub(super) log_format: LogFormat,
+    /// Settings, as `config/tiering.toml` explains them; LAKEWARD_ variables and flags win over the file.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(super) config: Option<PathBuf>,
+    /// Any other setting, such as `read.ahead=4`. Fluss's own are taken as `--fluss.client.request-timeout 30s`.
+    #[arg(long, value_name = "KEY=VALUE", global = true)]
+    pub(super) set: Vec<String>,
+    /// Shape of the log lines on stderr [default: text].
+    #[arg(long, value_enum, global = true)]
+    pub(super) log_format: Option<LogFormat>,
     /// Least grave level that is logged [default: info for `run` and `node`, warn else].
     #[arg(long, value_enum, global = true)]
     pub(super) log_level: Option<LogLevel>,
+    /// Settings among the arguments, which `parse` takes out.
+    #[arg(skip)]
+    typed: Vec<Typed>,
     #[command(subcommand)]
     pub(super) command: Command,
 }
@@ -72,18 +82,15 @@ pub(super) struct Node {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Run {
-    /// Settings, as `config/tiering.toml` explains them; flags win over the file.
-    #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
-    /// Any server of the Fluss cluster.
-    #[arg(long, value_name = "HOST:PORT", value_parser = server, required_unless_present = "config")]
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
     pub(super) server: Option<String>,
     /// Work until the queue gives nothing more, then end.
     #[arg(long)]
     pub(super) once: bool,
     /// With --once: look at an empty queue again until so long after the start, for a dead holder's lease to end.
-    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "once")]
-    pub(super) wait: Option<Duration>,
+    #[arg(long, value_name = "DURATION", requires = "once")]
+    pub(super) wait: Option<String>,
     /// Print a summary of each round as one line of JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -91,12 +98,9 @@ pub(super) struct Run {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
-    /// Where the service answers [default: `admin.listen` of the file, else 127.0.0.1:9180].
+    /// Where the service answers [default: `admin.listen`, else 127.0.0.1:9180].
     #[arg(long, value_name = "HOST:PORT", value_parser = server)]
     pub(super) admin: Option<String>,
-    /// The service's settings, for their `admin.listen`.
-    #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -104,9 +108,9 @@ pub(super) struct Status {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Plan {
-    /// Any server of the Fluss cluster.
-    #[arg(long, value_name = "HOST:PORT", value_parser = server)]
-    pub(super) server: String,
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: Option<String>,
     /// The table [default: all tables with the lake enabled].
     #[arg(value_name = "DB.TABLE")]
     pub(super) table: Option<TablePath>,
@@ -125,20 +129,75 @@ pub(super) struct Inspect {
     pub(super) json: bool,
 }
 
+/// Reads the arguments of the process, its own name first.
+///
+/// # Errors
+/// What clap says; help and version are among them.
+pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
+    let (arguments, typed) = take_settings(arguments);
+    Args::try_parse_from(arguments).map(|args| Args { typed, ..args })
+}
+
+/// Takes out what sets a key: `--set KEY=VALUE`, and flags whose name is a key, as Flink jobs take them (`--fluss.bootstrap.servers
+/// HOST:PORT`). clap never sees them, so that no message of it quotes a secret.
+fn take_settings(arguments: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, Vec<Typed>) {
+    let (mut others, mut typed) = (Vec::new(), Vec::new());
+    let mut arguments = arguments.into_iter().peekable();
+    while let Some(argument) = arguments.next() {
+        if argument == "--" {
+            others.push(argument);
+            others.extend(arguments);
+            break;
+        }
+        let Some((name, value)) = argument.to_str().and_then(setting) else {
+            others.push(argument);
+            continue;
+        };
+        // As Flink reads it: what looks like a flag is no value.
+        let value = value.or_else(|| arguments.next_if(|next| !next.as_encoded_bytes().starts_with(b"--"))?.into_string().ok());
+        typed.push(match (name.as_str(), value) {
+            ("set", value) => Typed::pair(&value.unwrap_or_default()),
+            (_, value) => Typed { flag: format!("--{name}"), key: name, value },
+        });
+    }
+    (others, typed)
+}
+
+/// Name and value behind `=` of an argument that sets a key.
+fn setting(argument: &str) -> Option<(String, Option<String>)> {
+    // Flink takes one dash as well.
+    let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-').filter(|flag| flag.starts_with("fluss.")))?;
+    let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value.to_owned())));
+    let is_key = name.contains('.') && name.chars().all(|next| next.is_ascii_alphanumeric() || "._-".contains(next));
+    (is_key || name == "set").then(|| (name.to_owned(), value))
+}
+
+impl Args {
+    /// Where the settings come from.
+    pub(super) fn sources(&self, variables: impl Iterator<Item = (OsString, OsString)>) -> Sources {
+        let name = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
+        let logs = [
+            ("--log-format", "log.format", name(self.log_format.and_then(|format| format.to_possible_value()))),
+            ("--log-level", "log.level", name(self.log_level.and_then(|level| level.to_possible_value()))),
+        ];
+        let named = logs.into_iter().chain(self.command.settings());
+        let named = named.filter_map(|(flag, key, value)| Some(Typed::new(flag, key, value?)));
+        Sources {
+            file: self.config.clone(),
+            variables: variables.collect(),
+            typed: named.chain(self.typed.iter().cloned()).collect(),
+        }
+    }
+}
+
 impl Command {
-    /// What the command works by: defaults, under the file, under the flags.
-    pub(super) fn settings(&self) -> Result<Settings> {
+    /// Flags that set a key: flag, key, value.
+    fn settings(&self) -> Vec<(&'static str, &'static str, Option<String>)> {
+        let server = |server: &Option<String>| ("--server", "cluster.servers", server.clone());
         match self {
-            Self::Run(args) => {
-                let settings = args.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::load)?;
-                Ok(Settings {
-                    server: args.server.clone().or(settings.server),
-                    wait: args.wait.unwrap_or(settings.wait),
-                    ..settings
-                })
-            }
-            Self::Status(args) => args.config.as_deref().map_or_else(|| Ok(Settings::default()), Settings::load),
-            Self::Quickstart(_) | Self::Node(_) | Self::Plan(_) | Self::Inspect(_) => Ok(Settings::default()),
+            Self::Run(args) => vec![server(&args.server), ("--wait", "run.wait", args.wait.clone())],
+            Self::Plan(args) => vec![server(&args.server)],
+            Self::Quickstart(_) | Self::Node(_) | Self::Status(_) | Self::Inspect(_) => vec![],
         }
     }
 
@@ -158,34 +217,97 @@ impl Command {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::CommandFactory;
+
+    use super::*;
+    use crate::config::Settings;
 
     #[test]
     fn the_command_table_is_consistent() {
         Args::command().debug_assert();
     }
 
-    #[test]
-    fn wait_makes_sense_with_once_only() {
-        assert!(Args::try_parse_from(["lakeward", "run", "--server", "a:1", "--once", "--wait", "3s"]).is_ok());
-        assert!(Args::try_parse_from(["lakeward", "run", "--server", "a:1", "--wait", "3s"]).is_err());
+    /// The settings that these arguments and variables come to.
+    fn settings(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Settings, String> {
+        let arguments = ["lakeward"].iter().chain(arguments).map(OsString::from);
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        Settings::load(&parse(arguments).unwrap().sources(variables)).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn flags_win_over_the_file_and_the_file_over_defaults() {
+    fn wait_makes_sense_with_once_only() {
+        let parse = |more: &[&str]| parse(["lakeward", "run", "--server", "a:1"].iter().chain(more).map(OsString::from));
+        assert!(parse(&["--once", "--wait", "3s"]).is_ok());
+        assert!(parse(&["--wait", "3s"]).is_err());
+    }
+
+    #[test]
+    fn flags_win_over_variables_those_over_the_file_and_the_file_over_defaults() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("c.toml");
-        std::fs::write(&file, "run = { server = 'file:1', wait = '1s' }\nread = { requests_max = 3, ahead = 4 }").unwrap();
-        let settings = |more: &[&str]| {
-            let typed = ["lakeward", "run", "--once", "--config", file.to_str().unwrap()];
-            Args::try_parse_from(typed.iter().chain(more)).unwrap().command.settings().unwrap()
-        };
-        let from_file = settings(&[]);
-        assert_eq!((from_file.server.as_deref(), from_file.wait), (Some("file:1"), Duration::from_secs(1)));
-        assert_eq!((from_file.round.read.requests_max, from_file.round.read.ahead), (3, 4));
-        let typed = settings(&["--server", "flag:2", "--wait", "2s"]);
-        assert_eq!((typed.server.as_deref(), typed.wait), (Some("flag:2"), Duration::from_secs(2)));
-        assert!(Args::try_parse_from(["lakeward", "run", "--once"]).is_err(), "neither server nor file");
+        std::fs::write(&file, "cluster.servers = 'file:1'\nrun.wait = '1s'\nread = { requests_max = 3, ahead = 4 }").unwrap();
+        let run = ["run", "--once", "--config", file.to_str().unwrap()];
+        let found = settings(&run, &[]).unwrap();
+        assert_eq!((found.cluster.servers, found.wait), (vec!["file:1".to_owned()], Duration::from_secs(1)));
+        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, 4));
+        let variables = [("LAKEWARD_CLUSTER_SERVERS", "a:1, b:2"), ("LAKEWARD_READ_AHEAD", "5"), ("LAKEWARD_RUN_WAIT", "2s")];
+        let found = settings(&run, &variables).unwrap();
+        assert_eq!((found.cluster.servers, found.wait), (vec!["a:1".to_owned(), "b:2".to_owned()], Duration::from_secs(2)));
+        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, 5));
+        let flags = ["--server", "flag:2", "--wait", "3s", "--set", "read.ahead=6", "--log-level", "debug"];
+        let found = settings(&[&run[..], &flags].concat(), &variables).unwrap();
+        assert_eq!((found.cluster.servers, found.wait), (vec!["flag:2".to_owned()], Duration::from_secs(3)));
+        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, 6));
+        assert_eq!(found.log.level, Some(LogLevel::Debug));
+    }
+
+    #[test]
+    fn arguments_of_a_flink_job_can_be_pasted() {
+        let pasted = [
+            "--fluss.bootstrap.servers",
+            "a:9123,b:9123",
+            "--datalake.format",
+            "paimon",
+            "--datalake.paimon.metastore",
+            "filesystem",
+            "--datalake.paimon.warehouse=/lake",
+            "--fluss.client.security.protocol",
+            "sasl",
+            "--fluss.client.security.sasl.mechanism",
+            "PLAIN",
+            "--fluss.client.security.sasl.username",
+            "otto",
+            "-fluss.client.security.sasl.password",
+            "canary",
+            "--fluss.client.request-timeout",
+            "40 s",
+            "--fluss.client.scanner.log.fetch.max-bytes-for-bucket",
+            "2mb",
+            "--fluss.client.scanner.log.max-poll-records",
+            "500",
+            "--lake.tiering.auto-expire-snapshot",
+            "false",
+        ];
+        let found = settings(&[&["run"][..], &pasted, &["--once"]].concat(), &[]).unwrap();
+        assert_eq!(found.cluster.servers, ["a:9123", "b:9123"]);
+        assert_eq!(found.cluster.request_timeout, Duration::from_secs(40));
+        assert_eq!(found.round.read.bucket_bytes, 2 << 20);
+        assert_eq!(found.lake["warehouse"].expose(), "/lake");
+        assert_eq!(found.cluster.security.credentials.as_ref().unwrap().username(), "otto");
+        assert_eq!(found.notices.len(), 2, "{:?}", found.notices);
+        assert!(
+            found.notices[0].starts_with("--fluss.client.scanner.log.max-poll-records: has no meaning here"),
+            "{:?}",
+            found.notices
+        );
+        assert!(found.notices[1].contains("password_file"), "{:?}", found.notices);
+    }
+
+    #[test]
+    fn a_flag_without_value_and_what_stands_behind_two_dashes_are_told_apart() {
+        assert_eq!(settings(&["plan", "--read.ahead", "--json"], &[]).unwrap_err(), "configuration: --read.ahead: needs a value");
+        assert_eq!(settings(&["plan", "--set", "canary"], &[]).unwrap_err(), "configuration: --set: needs KEY=VALUE");
+        let (others, typed) = take_settings(["load", "--", "--a.json", "--set"].map(OsString::from));
+        assert_eq!((others.len(), typed.len()), (4, 0));
     }
 }

@@ -4,6 +4,7 @@
 //! `output` is the only place that prints: stdout is data, stderr is talk.
 
 mod args;
+mod connect;
 mod exit;
 mod inspect;
 mod node;
@@ -16,7 +17,7 @@ mod status;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use tracing::warn;
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
@@ -31,7 +32,7 @@ use signals::Signals;
 #[must_use]
 pub fn main() -> ExitCode {
     let mut output = Output::new();
-    let args = match Args::try_parse() {
+    let args = match args::parse(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return exit::of_usage(&error, &mut output),
     };
@@ -44,9 +45,11 @@ pub fn main() -> ExitCode {
 
 /// Logging, settings, threads, time: what every command needs.
 fn start(args: &Args) -> Result<(tokio::runtime::Runtime, Settings, Runtime), End> {
-    let level = args.log_level.unwrap_or_else(|| args.command.log_level());
-    telemetry::set_up(args.log_format, level)?;
-    let settings = args.command.settings()?;
+    let settings = Settings::load(&args.sources(std::env::vars_os()))?;
+    telemetry::set_up(settings.log.format, settings.log.level.unwrap_or_else(|| args.command.log_level()))?;
+    for notice in &settings.notices {
+        warn!("configuration: {notice}");
+    }
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -84,6 +87,6 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Quickstart(args) => quickstart::run(&args, runtime, output).await,
         Command::Node(args) => node::run(&args, runtime, output).await,
         Command::Status(args) => status::run(&args, &settings, &runtime, output).await,
-        Command::Plan(args) => plan::run(&args, runtime, output).await,
+        Command::Plan(args) => plan::run(&args, settings, runtime, output).await,
     }
 }

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::End;
 use super::args::Plan;
 use super::output::{Output, count};
-use super::run::{gravest, service};
+use super::run::gravest;
+use super::{End, connect};
 use crate::catalog;
 use crate::client::Admin;
 use crate::commit::COMMIT_USER;
-use crate::daemon;
+use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
 use crate::mapping::{BucketDrift, bucket_drift, is_lake_enabled};
 use crate::model::{BucketLayout, LakeOffsets, SnapshotId, TableId, TablePath};
 use crate::plan::{Scope, gather, splits};
-use crate::round::{self, RoundContext, open_lake};
+use crate::round::{RoundContext, open_lake};
 use crate::runtime::Runtime;
 use crate::source::LedgerState;
 
@@ -58,8 +58,9 @@ struct FaultReport {
     hint: Option<String>,
 }
 
-pub(super) async fn run(args: &Plan, runtime: Runtime, output: &mut Output) -> Result<(), End> {
-    let (cluster, service) = service(&args.server, daemon::Options::default(), round::Options::default(), &runtime).await?;
+pub(super) async fn run(args: &Plan, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+    let cluster = connect::cluster(&settings, &runtime).await?;
+    let (_, rounds) = connect::rounds(&cluster, &settings, &runtime);
     let tables = match &args.table {
         Some(table) => vec![table.clone()],
         None => lake_tables(&cluster).await?,
@@ -69,7 +70,7 @@ pub(super) async fn run(args: &Plan, runtime: Runtime, output: &mut Output) -> R
     }
     let mut faults = Vec::new();
     for table in tables {
-        let (report, found) = look(&service.rounds, &table).await?;
+        let (report, found) = look(&rounds, &table).await?;
         if args.json {
             output.json(&report)?
         } else {

@@ -1,30 +1,23 @@
 //! `lakeward run --once`: tier what the queue has, then end.
 
-use std::sync::Arc;
-
 use tracing::info;
 
 use super::End;
 use super::args::Run;
+use super::connect::service;
 use super::output::{Output, count};
 use crate::config::Settings;
-use crate::daemon::{self, OnceReport, Service};
+use crate::daemon::{self, OnceReport};
 use crate::error::{Error, Kind, Result};
-use crate::fluss::cluster::{Cluster, ClusterOptions};
 use crate::model::{RoundOutcome, RoundSummary, TablePath};
-use crate::round::{self, RoundContext};
 use crate::runtime::Runtime;
-use crate::source::cluster::ClusterSource;
 
 pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     if !args.once {
         return Err(Error::unsupported("the daemon is not supported yet").with_hint("use `lakeward run --once`").into());
     }
-    let server = settings.server.ok_or_else(|| {
-        Error::invalid("no server of the Fluss cluster is given").with_hint("add `--server HOST:PORT`, or `run.server` in the file")
-    })?;
     let (_, service) = tokio::select! {
-        found = service(&server, settings.daemon, settings.round, &runtime) => found?,
+        found = service(&settings, &runtime) => found?,
         // Nothing is held yet.
         () = runtime.shutdown.cancelled() => return Ok(()),
     };
@@ -46,28 +39,6 @@ pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output
         Some(end) => Err(end),
         None => verdict(report).map_err(End::from),
     }
-}
-
-/// Everything that works on the cluster at `server`.
-pub(super) async fn service(
-    server: &str,
-    options: daemon::Options,
-    round: round::Options,
-    runtime: &Runtime,
-) -> Result<(Cluster, Service)> {
-    let cluster = Cluster::connect(&[server.to_owned()], ClusterOptions::default(), runtime).await?;
-    let source = Arc::new(ClusterSource::new(cluster.clone()));
-    let service = Service {
-        queue: Arc::<ClusterSource>::clone(&source),
-        rounds: RoundContext {
-            scan: Arc::<ClusterSource>::clone(&source),
-            ledger: source,
-            runtime: runtime.clone(),
-            options: round,
-        },
-        options,
-    };
-    Ok((cluster, service))
 }
 
 /// One round in one line.

@@ -27,7 +27,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 pub(super) async fn run(args: &Status, settings: &Settings, runtime: &Runtime, output: &mut Output) -> Result<(), End> {
-    let address = match (&args.admin, &settings.daemon.admin, &args.config) {
+    let address = match (&args.admin, &settings.daemon.admin, &settings.file) {
         (Some(address), ..) => address.clone(),
         (None, Some(listen), _) => reachable(listen)?,
         (None, None, None) => ADDRESS.to_owned(),

@@ -1,6 +1,13 @@
-//! The shipped files against the code, and a deliberately wrong one.
+//! The shipped files against the code, deliberately wrong sources, and that no secret shows.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
 
 use super::*;
 use crate::error::Kind;
@@ -8,29 +15,69 @@ use crate::error::Kind;
 const TIERING: &str = include_str!("../../config/tiering.toml");
 const LOCAL: &str = include_str!("../../config/local.toml");
 
+/// A password that must not be seen anywhere.
+const CANARY: &str = "c4nary\"b1rd";
+
+/// A file of this text, in a folder that goes with it.
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.toml");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    (folder, path)
+}
+
+fn load(text: &str, variables: &[(&str, &str)], typed: &[Typed]) -> Result<Settings> {
+    let (_folder, path) = file(text);
+    load_from(path, variables, typed).map(|settings| Settings { file: None, ..settings })
+}
+
+fn load_from(path: PathBuf, variables: &[(&str, &str)], typed: &[Typed]) -> Result<Settings> {
+    let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect();
+    Settings::load(&Sources { file: Some(path), variables, typed: typed.to_vec() })
+}
+
+/// The faults, each with its place; the file is just its line.
+fn faults(text: &str, variables: &[(&str, &str)], typed: &[Typed]) -> Vec<String> {
+    let (_folder, path) = file(text);
+    let error = load_from(path.clone(), variables, typed).unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    let text = error.to_string().replace(&format!("{}:", path.display()), "");
+    let (lead, faults) = text.split_once(": ").unwrap();
+    assert_eq!(lead, "configuration");
+    let mut lines: Vec<String> = faults.lines().map(|line| line.trim_start().to_owned()).collect();
+    if lines.len() > 1 {
+        assert_eq!(lines.remove(0), format!("{} faults:", lines.len()));
+    }
+    lines
+}
+
 fn keys_of(text: &str) -> BTreeSet<String> {
-    let file: Table = text.parse().unwrap();
-    let keys = |(table, value): (String, Value)| match value {
-        Value::Table(values) => values.keys().map(|key| format!("{table}.{key}")).collect::<Vec<_>>(),
-        _ => vec![table],
+    given::parse(Path::new("c.toml"), text).unwrap_or_default().into_iter().map(|given| given.key).collect()
+}
+
+/// The shipped file with the options that have no default, which stand there as comments.
+fn whole() -> String {
+    let keys: Vec<&str> = vec!["servers", "sasl.username", "sasl.password", "sasl.password_file"];
+    let line = |line: &str| {
+        let commented = keys.iter().any(|key| line.starts_with(&format!("# {key} = ")));
+        if commented { line.trim_start_matches("# ").to_owned() } else { line.to_owned() }
     };
-    file.into_iter().flat_map(keys).collect()
+    TIERING.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn the_shipped_file_names_every_option_at_its_default() {
-    assert_eq!(Settings::parse(TIERING).unwrap(), Settings::default());
-    // The one option without a default stands there as a comment.
-    let (before, server) = TIERING.split_once("\n# server = ").unwrap();
-    let with_server = format!("{before}\nserver = {server}");
+    assert_eq!(load(TIERING, &[], &[]).unwrap(), Settings::default());
     let known: BTreeSet<String> = Settings::default().keys().keys().map(ToString::to_string).collect();
-    assert_eq!(keys_of(&with_server), known);
-    assert_eq!(Settings::parse(&with_server).unwrap().server.as_deref(), Some("coordinator:9123"));
+    assert_eq!(keys_of(&whole()), known);
+    assert_eq!(known.len() - keys_of(TIERING).len(), 4, "without default");
 }
 
 #[test]
 fn every_option_of_the_shipped_file_is_explained() {
-    let lines: Vec<&str> = TIERING.lines().collect();
+    let text = whole();
+    let lines: Vec<&str> = text.lines().collect();
     for (at, line) in lines.iter().enumerate() {
         if !line.starts_with(['#', '[']) && !line.is_empty() {
             assert!(lines[at - 1].starts_with("# "), "{line}");
@@ -40,57 +87,103 @@ fn every_option_of_the_shipped_file_is_explained() {
 
 #[test]
 fn the_laptop_file_is_sound_and_small() {
-    let settings = Settings::parse(LOCAL).unwrap();
-    assert!(settings.server.is_some() && settings.memory_limit.unwrap() <= 256 << 20);
+    let settings = load(LOCAL, &[], &[]).unwrap();
+    assert!(!settings.cluster.servers.is_empty() && settings.memory_limit.unwrap() <= 256 << 20);
     assert!(settings.round.splits_max < round::Options::default().splits_max);
 }
 
 #[test]
-fn a_wrong_file_tells_all_its_faults_at_once() {
-    let wrong = "
-        limit = '1GiB'
-        memory = 7
-        run = { server = 9123, wait = '5' }
-        encoders = { threads = 'many' }
-        round = { splits_max = 0, replans_max = -1, requests_max = 3 }
-        read = { requets_max = 3, wait = '1h', bucket_bytes = '1GiB', stall = 60 }
-        tables = { parallel = 0, include = 'sales.*', exclude = ['sales'] }
-        admin = { listen = '9180' }
-        commit = { pause_first = '10s', tries_max = '8' }
-        [wirte]
-        part_bytes = '8MiB'
-    ";
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("wrong.toml");
-    fs::write(&file, wrong).unwrap();
-    let error = Settings::load(&file).unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid);
-    let text = error.to_string();
-    let faults = [
-        "`limit`: unknown key; the nearest is `memory.limit`",
-        "`memory`: is a table, `[memory]`",
-        "`run.server`: `9123` is not text in quotes",
-        "`run.wait`: `5` is not a duration such as",
-        "`encoders.threads`: `\"many\"` is not a whole number",
-        "`round.splits_max`: `0` is not within 1 and 100000",
-        "`round.replans_max`: `-1` is not within 0 and 1000",
-        "`round.requests_max`: unknown key; the nearest is `read.requests_max`",
-        "`read.requets_max`: unknown key; the nearest is `read.requests_max`",
-        "`read.wait`: `\"1h\"` is not within 0ns and 10s",
-        "`read.bucket_bytes`: `\"1GiB\"` is not within 1KiB and 64MiB",
-        "`read.stall`: `60` is not a duration in quotes",
-        "`tables.parallel`: `0` is not within 1 and 1000",
-        "`tables.include`: `\"sales.*\"` is not a list",
-        "`tables.exclude`: `sales` is not of the form DB.TABLE; all tables of a database are `sales.*`",
-        "`admin.listen`: `9180` is neither of the form HOST:PORT nor `off`",
-        "`commit.pause_first`: is longer than `commit.pause_max`",
-        "`commit.tries_max`: `\"8\"` is not a whole number",
-        "`[wirte]`: unknown table; the nearest is `[write]`",
-    ];
-    for fault in faults {
-        assert!(text.contains(fault), "{fault}\nis not in\n{text}");
+fn each_key_has_a_variable_of_its_own_that_is_no_other_program_s() {
+    let mut settings = Settings::default();
+    let keys: Vec<&str> = settings.keys().into_keys().collect();
+    let variables: BTreeSet<String> = keys.iter().map(|key| variable(key)).collect();
+    assert_eq!(variables.len(), keys.len());
+    assert_eq!(variable("read.bucket_bytes"), "LAKEWARD_READ_BUCKET_BYTES");
+    for key in keys {
+        assert_eq!(Settings::key_of(&variable(key)).unwrap(), key);
     }
-    assert!(text.contains("wrong.toml") && text.contains(&format!("{} faults", faults.len())), "{text}");
+    let others =
+        ["LAKEWARD_FAIL", "LAKEWARD_SIM_SEEDS", "LAKEWARD_INTEROP_DIR", "LAKEWARD_BIN", "LAKEWARD_CLUSTER", "PATH", "LAKE"];
+    load("", &others.map(|name| (name, "x")), &[]).unwrap();
+}
+
+#[test]
+fn wrong_sources_tell_all_their_faults_at_once_each_with_its_place() {
+    let wrong = "limit = '1GiB'
+memory = 7
+run = { wait = '5' }
+encoders = { threads = 'many' }
+round = { splits_max = 0, replans_max = -1, requests_max = 3 }
+cluster = { servers = 9123 }
+commit = { pause_first = '10s', tries_max = '8' }
+[wirte]
+part_bytes = '8MiB'
+row_group_rows = 7
+[read]
+requets_max = 3
+wait = '1h'
+bucket_bytes = '1GiB'
+stall = 60
+ahead = true
+[tables]
+parallel = 0
+include = ['sales.*', 7]
+exclude = 'sales'
+[admin]
+listen = '9180'
+[fluss]
+client.request-timeout = '5 weeks'
+client.reqest-timeout = '5 s'
+";
+    let variables = [
+        ("LAKEWARD_READ_BUCKET_BYTE", "1MiB"),
+        ("LAKEWARD_READ_STALL", "soon"),
+        ("LAKEWARD_MEMORY_LIMIT", "1TB"),
+        ("LAKEWARD_LOG_LEVEL", "loud"),
+    ];
+    let typed = [
+        Typed::pair("read.ahead=0"),
+        Typed::pair("read.ahed=1"),
+        Typed::pair("read.ahead=1"),
+        Typed::new("--server", "cluster.servers", "a:1,b"),
+    ];
+    let expected = [
+        "1: `limit`: unknown key; the nearest is `memory.limit`",
+        "2: `memory`: is a table, `[memory]`",
+        "3: `run.wait`: `5` is not a duration such as `500ms`, `30s`, `2m` or `1h`",
+        "4: `encoders.threads`: `\"many\"` is not a whole number",
+        "5: `round.splits_max`: `0` is not within 1 and 100000",
+        "5: `round.replans_max`: `-1` is not within 0 and 1000",
+        "5: `round.requests_max`: unknown key; the nearest is `read.requests_max`",
+        "6: `cluster.servers`: `9123` is not text in quotes",
+        "7: `commit.tries_max`: `\"8\"` is not a whole number",
+        "9: `[wirte]`: unknown table; the nearest is `[write]`",
+        "12: `read.requets_max`: unknown key; the nearest is `read.requests_max`",
+        "13: `read.wait`: `\"1h\"` is not within 0ns and 10s",
+        "14: `read.bucket_bytes`: `\"1GiB\"` is not within 1KiB and 64MiB",
+        "15: `read.stall`: `60` is not a duration in quotes, such as `\"30s\"`",
+        "16: `read.ahead`: `true` is not a whole number",
+        "18: `tables.parallel`: `0` is not within 1 and 1000",
+        "19: `tables.include`: `a list of other things than text` is not text in quotes",
+        "20: `tables.exclude`: `sales` is not of the form DB.TABLE; all tables of a database are `sales.*`",
+        "22: `admin.listen`: `9180` is neither of the form HOST:PORT nor `off`",
+        "24: `fluss.client.request-timeout`: is not a duration as Fluss writes it, such as `30 s` or `10min`",
+        "25: `fluss.client.reqest-timeout`: unknown key; the nearest is `fluss.client.request-timeout`",
+        "LAKEWARD_READ_BUCKET_BYTE: unknown variable; the nearest is `LAKEWARD_READ_BUCKET_BYTES`",
+        "LAKEWARD_READ_STALL: `soon` is not a duration such as `500ms`, `30s`, `2m` or `1h`",
+        "LAKEWARD_MEMORY_LIMIT: `1TB` is not a size such as `64KiB`, `128MiB` or `2GiB`",
+        "LAKEWARD_LOG_LEVEL: is not one of `auto`, `error`, `warn`, `info`, `debug`, `trace`",
+        "--set read.ahead: `0` is not within 1 and 64",
+        "--set read.ahed: `read.ahed`: unknown key; the nearest is `read.ahead`",
+        "--set read.ahead: gives `read.ahead` again, which --set read.ahead gives already",
+        "--server: `b` is not of the form HOST:PORT",
+        "7: `commit.pause_first` is longer than `commit.pause_max`",
+    ];
+    let found = faults(wrong, &variables, &typed);
+    for fault in expected {
+        assert!(found.iter().any(|found| found == fault), "{fault}\nis not in\n{}", found.join("\n"));
+    }
+    assert_eq!(found.len(), expected.len(), "{}", found.join("\n"));
 }
 
 #[test]
@@ -101,18 +194,211 @@ fn a_server_has_a_host_and_a_port() {
     for wrong in ["", "localhost", "localhost:", ":9123", "localhost:0", "localhost:65536", "localhost:x"] {
         assert!(server(wrong).is_err(), "{wrong}");
     }
-    assert_eq!(Settings::parse("run.server = 'x'").unwrap_err(), ["`run.server`: `x` is not of the form HOST:PORT"]);
+    assert_eq!(faults("cluster.servers = 'x'", &[], &[]), ["1: `cluster.servers`: `x` is not of the form HOST:PORT"]);
+    let two = ["cluster.servers = 'a:1, b:2'", "cluster.servers = ['a:1', 'b:2']", "'cluster.servers' = 'a:1,b:2,'"];
+    for text in two {
+        assert_eq!(load(text, &[], &[]).unwrap().cluster.servers, ["a:1", "b:2"], "{text}");
+    }
 }
 
 #[test]
-fn a_file_that_is_no_toml_or_is_not_there_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("c.toml");
-    assert!(Settings::load(&file).unwrap_err().to_string().contains("c.toml"));
-    fs::write(&file, "[read]\nwait = 5s").unwrap();
-    let error = Settings::load(&file).unwrap_err();
-    assert!(error.kind() == Kind::Invalid && error.to_string().contains("line 2"), "{error}");
-    fs::write(&file, "[read]\nahead = true").unwrap();
-    let error = Settings::load(&file).unwrap_err().to_string();
-    assert!(error.ends_with("c.toml`: `read.ahead`: `true` is not a whole number"), "{error}");
+fn a_list_is_text_with_commas_too_and_those_in_braces_belong_to_a_glob() {
+    let settings = load("tables.exclude = ['a.*', 'b.{x,y}']", &[("LAKEWARD_TABLES_INCLUDE", "a.*, b.{x,y},")], &[]).unwrap();
+    let tables = &settings.daemon.tables;
+    assert!(tables.include.len() == 2 && tables.include == tables.exclude, "{tables:?}");
+    assert_eq!(load("tables.include = ''", &[], &[]).unwrap().daemon.tables.include, []);
+}
+
+#[test]
+fn a_file_that_is_no_toml_or_is_not_there_is_named_with_its_lines() {
+    let nowhere = Sources { file: Some("/nowhere/c.toml".into()), ..Sources::default() };
+    let error = Settings::load(&nowhere).unwrap_err().to_string();
+    assert!(error.starts_with("configuration: `/nowhere/c.toml` can't be read"), "{error}");
+    let found = faults("[read]\nwait = 5s\nahead = = 3", &[("LAKEWARD_X", "")], &[]);
+    assert!(found[0].starts_with("2: no TOML: ") && found.iter().any(|fault| fault.starts_with("3: no TOML: ")), "{found:?}");
+    assert!(found.last().unwrap().starts_with("LAKEWARD_X: unknown variable"), "{found:?}");
+    let found = faults("[read]\nahead = 1\nahead = 2", &[], &[]);
+    assert!(found[0].starts_with("3: no TOML: ") && found[0].contains("duplicate key"), "{found:?}");
+}
+
+#[test]
+fn a_key_that_is_given_twice_in_one_source_is_a_fault_whatever_it_is_called() {
+    let found = faults("'fluss.bootstrap.servers' = 'a:1'\ncluster.servers = 'b:1'", &[], &[]);
+    assert!(found[0].starts_with("2: `cluster.servers`: gives `cluster.servers` again, which "), "{found:?}");
+    let typed = [
+        Typed::new("--server", "cluster.servers", "a:1"),
+        Typed::new("--fluss.bootstrap.servers", "fluss.bootstrap.servers", "b:1"),
+    ];
+    let found = faults("", &[], &typed);
+    assert_eq!(found, ["--fluss.bootstrap.servers: gives `cluster.servers` again, which --server gives already"]);
+}
+
+#[test]
+fn keys_of_fluss_in_the_file_mean_the_same_quoted_and_below_a_table() {
+    let quoted = "'fluss.bootstrap.servers' = 'a:1,b:2'\n'fluss.client.request-timeout' = '1min'\n'fluss.tiering.poll.table.interval' = '30 s'\n'datalake.format' = 'Paimon'";
+    let below = "fluss.bootstrap.servers = 'a:1,b:2'\n[fluss.client]\nrequest-timeout = '60 s'\n[fluss.tiering.poll.table]\ninterval = 30000\n[datalake]\nformat = 'paimon'";
+    let settings = load(quoted, &[], &[]).unwrap();
+    assert_eq!(settings, load(below, &[], &[]).unwrap());
+    assert_eq!(settings.cluster.servers, ["a:1", "b:2"]);
+    assert_eq!((settings.cluster.request_timeout, settings.daemon.poll), (Duration::from_secs(60), Duration::from_secs(30)));
+    assert!(settings.notices.is_empty(), "{:?}", settings.notices);
+}
+
+#[test]
+fn keys_of_fluss_that_can_not_be_honoured_are_refused_and_those_without_meaning_told() {
+    let refused = "lake.tiering.auto-expire-snapshot = true
+datalake.format = 'iceberg'
+datalake.paimon.metastore = 'hive'
+datalake.orc.x = 1
+fluss.client.scanner.log.check-crc = false
+fluss.client.security.sasl.jaas.config = 'x'
+fluss.client.security.sasl.password = '${env:PASSWORD}'
+fluss.client.security.sasl.mechanism = 'SCRAM'
+lake.tiering.io.tmp.dirs = 1.5";
+    let found = faults(refused, &[], &[]);
+    let starts = ["1: ", "2: ", "3: ", "4: ", "5: ", "6: ", "7: ", "8: ", "9: "];
+    assert_eq!(found.len(), starts.len(), "{found:#?}");
+    for (fault, start) in found.iter().zip(starts) {
+        assert!(fault.starts_with(start), "{fault}");
+    }
+    let noticed = "fluss.client.scanner.log.max-poll-records = 500
+fluss.client.scanner.kv.fetch.max-bytes = '4mb'
+fluss.client.writer.batch-size = '2mb'
+lake.tiering.io.tmp.dirs = '/tmp/a,/tmp/b'
+datalake.iceberg.type = 'rest'";
+    let settings = load(noticed, &[], &[]).unwrap();
+    assert_eq!(settings.notices.len(), 5, "{:?}", settings.notices);
+    assert!(settings.notices.iter().all(|notice| notice.contains(": has no meaning here: ")), "{:?}", settings.notices);
+}
+
+fn sasl(more: &str) -> String {
+    format!("[security]\nprotocol = 'SASL'\nsasl.username = 'otto'\n{more}")
+}
+
+fn credentials(settings: &Settings) -> String {
+    let found = settings.cluster.options().connection.credentials.unwrap();
+    assert_eq!(found, crate::fluss::connection::Credentials::new("otto", CANARY).unwrap());
+    format!("{settings:?}{settings:#?}{found:?}")
+}
+
+#[test]
+fn a_password_comes_from_the_file_the_environment_or_a_file_of_its_own_and_is_never_shown() {
+    let (_folder, password) = file(&format!("{CANARY}\r\n"));
+    let own = format!("sasl.password_file = '{}'", password.display());
+    let variable = ("LAKEWARD_SECURITY_SASL_PASSWORD", CANARY);
+    let all = [
+        load(&sasl(&format!("sasl.password = '{CANARY}'")), &[], &[]),
+        load(&sasl(""), &[variable], &[]),
+        load(&sasl(&own), &[], &[]),
+        // The later source wins, whichever key it is.
+        load(&sasl("sasl.password_file = '/nowhere'"), &[variable], &[]),
+        load(&sasl("sasl.password = 'x'"), &[("LAKEWARD_SECURITY_SASL_PASSWORD_FILE", password.to_str().unwrap())], &[]),
+    ];
+    for settings in all {
+        let settings = settings.unwrap();
+        assert!(settings.notices.is_empty(), "{:?}", settings.notices);
+        let shown = credentials(&settings);
+        assert!(shown.contains("otto") && !shown.contains("c4nary"), "{shown}");
+    }
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o640)).unwrap();
+    let settings = load(&sasl(&own), &[], &[]).unwrap();
+    assert!(settings.notices[0].contains("(mode 640): `chmod 600 "), "{:?}", settings.notices);
+    let typed = Typed::pair(&format!("security.sasl.password={CANARY}"));
+    let settings = load(&sasl(""), &[], &[typed]).unwrap();
+    assert!(settings.notices[0].contains("`ps`") && !credentials(&settings).contains("c4nary"), "{:?}", settings.notices);
+}
+
+#[test]
+fn what_is_missing_or_pointless_about_a_login_is_said() {
+    assert_eq!(
+        faults("security.protocol = 'sasl'", &[], &[]),
+        [
+            "1: `security.protocol` = `sasl` needs `security.sasl.username`",
+            "1: `security.protocol` = `sasl` needs `security.sasl.password` or `security.sasl.password_file`"
+        ]
+    );
+    let both = faults(&sasl("sasl.password = 'x'\nsasl.password_file = '/x'"), &[], &[]);
+    assert!(both[0].contains("can't both be given"), "{both:?}");
+    let settings = load("security.sasl.username = 'otto'", &[], &[]).unwrap();
+    assert!(settings.notices[0].contains("are not sent") && settings.cluster.security.credentials.is_none());
+    let (folder, empty) = file("\n");
+    for path in [empty.as_path(), folder.path(), Path::new("/nowhere")] {
+        let found = faults(&sasl(&format!("sasl.password_file = '{}'", path.display())), &[], &[]);
+        assert!(found.len() == 1 && found[0].contains("security.sasl.password_file"), "{found:?}");
+    }
+}
+
+#[test]
+fn no_fault_shows_a_password_however_it_was_put_wrong() {
+    let (folder, zero) = file("c4nary\0");
+    let latin = folder.path().join("latin");
+    fs::write(&latin, b"c4nary\xff").unwrap();
+    let files = [
+        "security.sasl.password = c4nary",
+        "security.sasl.password = 'c4nary",
+        "security.sasl.password = \"c4nary\\q\"",
+        "security.sasl.password = 'x' c4nary",
+        "security.sasl.password = ['c4nary']",
+        "security.sasl.password = { x = 'c4nary' }",
+        "security.sasl.password = 'x'\nsecurity.sasl.password = 'c4nary'",
+        "security.sasl.pasword = 'c4nary'",
+        "security.password = 'c4nary'",
+        "security.protocol = 'c4nary'",
+        "security.sasl.mechanism = 'c4nary'",
+        "security.sasl = 'c4nary'",
+        "password = 'c4nary'",
+        "security = { protocol = 'sasl', sasl = { password = 'c4nary', username = '' } }",
+        "security = { protocol = 'sasl', sasl = { password = \"c4nary\\u0000\", username = 'x' } }",
+        "'fluss.client.security.sasl.password' = 'c4nary${x}'",
+        "'fluss.client.security.sasl.pasword' = 'c4nary'",
+        "'fluss.client.security.sasl.jaas.config' = 'c4nary'",
+        "'datalake.paimon.s3.secret-key' = 'c4nary'\nx = 1",
+        "lake.tiering.auto-expire-snapshot = 'c4nary'",
+        &sasl(&format!("sasl.password_file = '{}'", zero.display())),
+        &sasl(&format!("sasl.password_file = '{}'", latin.display())),
+        &sasl("sasl.password = 'c4nary'\nsasl.password_file = '/x'"),
+    ];
+    let shown = |error: Error| {
+        let shown = format!("{error} {error:?} {}", error.chain());
+        assert!(!shown.contains("c4nary"), "{shown}");
+    };
+    for text in files {
+        shown(load(text, &[], &[]).expect_err(text));
+    }
+    let variables = ["LAKEWARD_SECURITY_SASL_PASWORD", "LAKEWARD_SECURITY_PROTOCOL", "LAKEWARD_PASSWORD"];
+    for name in variables {
+        shown(load("", &[(name, "c4nary")], &[]).expect_err(name));
+    }
+    let raw = OsString::from_vec(b"c4nary\xff".to_vec());
+    shown(
+        Settings::load(&Sources { variables: vec![("LAKEWARD_SECURITY_SASL_PASSWORD".into(), raw)], ..Sources::default() })
+            .unwrap_err(),
+    );
+    for typed in [Typed::pair("c4nary"), Typed::pair("security.sasl.pasword=c4nary"), Typed::pair("security.protocol=c4nary")] {
+        assert!(!format!("{typed:?}").contains("c4nary"));
+        shown(load("", &[], &[typed]).unwrap_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn arbitrary_sources_never_panic(
+        text in "([a-z.\"\\[\\]= \n]|[0-9]|memory|read|ahead|limit|'1GiB'|fluss\\.|datalake\\.|\\PC){0,60}",
+        name in "[A-Z_]{0,12}", value in "\\PC{0,20}", set in "([a-z_.=]|read\\.ahead|\\PC){0,20}",
+    ) {
+        let variable = format!("LAKEWARD_{name}");
+        drop(load(&text, &[(&variable, &value)], &[Typed::pair(&set)]));
+    }
+
+    #[test]
+    fn arbitrary_values_of_known_keys_never_panic(value in "\\PC{0,20}", number in any::<i64>()) {
+        let keys: Vec<&'static str> = Settings::default().keys().into_keys().collect();
+        let text: String = keys.iter().map(|key| format!("{key} = {number}\n")).collect();
+        let variables: Vec<(String, &str)> = keys.iter().map(|key| (variable(key), value.as_str())).collect();
+        let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        let typed: Vec<Typed> = keys.iter().map(|key| Typed::pair(&format!("{key}={value}"))).collect();
+        drop(load(&text, &variables, &typed));
+    }
 }

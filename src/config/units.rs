@@ -22,6 +22,38 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is not a size such as `64KiB`, `128MiB` or `2GiB`"))
 }
 
+/// Milliseconds of a duration as Fluss writes it (`30 s`, `10min`, `500 ms`); without unit milliseconds.
+pub(super) fn fluss_millis(text: &str) -> Result<u64, String> {
+    const UNITS: [(u64, &[&str]); 5] = [
+        (1, &["ms", "milli", "millis", "millisecond", "milliseconds", ""]),
+        (1_000, &["s", "sec", "secs", "second", "seconds"]),
+        (60_000, &["m", "min", "minute", "minutes"]),
+        (3_600_000, &["h", "hour", "hours"]),
+        (86_400_000, &["d", "day", "days"]),
+    ];
+    fluss_scaled(text, &UNITS).ok_or_else(|| "is not a duration as Fluss writes it, such as `30 s` or `10min`".to_owned())
+}
+
+/// Bytes of a size as Fluss writes it (`16mb`, `64 kb`); without unit bytes.
+pub(super) fn fluss_bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(u64, &[&str]); 5] = [
+        (1, &["", "b", "bytes"]),
+        (KIB, &["k", "kb", "kibibytes"]),
+        (KIB * KIB, &["m", "mb", "mebibytes"]),
+        (KIB * KIB * KIB, &["g", "gb", "gibibytes"]),
+        (KIB * KIB * KIB * KIB, &["t", "tb", "tebibytes"]),
+    ];
+    fluss_scaled(text, &UNITS).ok_or_else(|| "is not a size as Fluss writes it, such as `16mb`".to_owned())
+}
+
+fn fluss_scaled(text: &str, units: &[(u64, &[&str])]) -> Option<u64> {
+    let text = text.trim();
+    let (number, unit) = text.split_at_checked(text.find(|next: char| !next.is_ascii_digit()).unwrap_or(text.len()))?;
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let (factor, _) = units.iter().find(|(_, names)| names.contains(&unit.as_str()))?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
 /// The text of a number of bytes, in the largest unit that takes it whole.
 pub(super) fn bytes_text(bytes: u64) -> String {
     let mut left = (bytes, "B");
@@ -52,6 +84,19 @@ mod tests {
         assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
         for wrong in ["", "5", "s", "5d", "-1s", "99999999999999999999s", "18446744073709551615h"] {
             assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_fluss_writes_is_read_as_fluss_reads_it() {
+        for (text, millis) in [("30 s", 30_000), ("10min", 600_000), ("500", 500), ("1 h", 3_600_000), ("2 DAYS", 172_800_000)] {
+            assert_eq!(fluss_millis(text).unwrap(), millis, "{text}");
+        }
+        for (text, bytes) in [("16mb", 16 << 20), ("1 b", 1), ("1024", 1024), ("64 KB", 64 << 10), ("2g", 2 << 30)] {
+            assert_eq!(fluss_bytes(text).unwrap(), bytes, "{text}");
+        }
+        for wrong in ["", "s", "1.5 s", "5 weeks", "-1 s", "18446744073709551615 d"] {
+            assert!(fluss_millis(wrong).is_err() && fluss_bytes(wrong).is_err(), "{wrong}");
         }
     }
 

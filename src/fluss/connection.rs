@@ -17,7 +17,8 @@ use tokio_util::codec::{FramedRead, FramedWrite};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::api::{ApiKey, Request};
-use super::auth::{self, Credentials};
+use super::auth;
+pub use super::auth::Credentials;
 use super::code::Code;
 use super::frame::{CLIENT_FRAME_BYTES_MAX, RequestCodec, RequestFrame, ResponseCodec, ResponseFrame, SERVER_FRAME_BYTES_MAX};
 use super::proto::{self, ApiVersionsRequest, ErrorResponse};

@@ -10,16 +10,18 @@ use serde::Serialize;
 
 use super::End;
 use super::args;
+use super::connect::service;
 use super::output::{Output, count};
-use super::run::{seconds, service};
+use super::run::seconds;
 use crate::client::{Admin, Writer, WriterOptions};
+use crate::config::Settings;
 use crate::daemon::{self, Service};
 use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
 use crate::lake::LakeTable;
 use crate::model::{Partition, RoundOutcome, RoundSummary, TablePath};
 use crate::node::{Node, NodeOptions};
-use crate::round::{self, open_lake};
+use crate::round::open_lake;
 use crate::runtime::Runtime;
 use orders::{Orders, table};
 
@@ -79,8 +81,9 @@ pub(super) async fn run(args: &args::Quickstart, runtime: Runtime, output: &mut 
 async fn story(args: &args::Quickstart, home: &Home, node: &Node, runtime: &Runtime, output: &mut Output) -> Result<(), End> {
     let say = |output: &mut Output, line: String| if args.json { Ok(()) } else { output.data(&line) };
     let path = TablePath::new("demo", "orders");
-    let (cluster, service) =
-        service(&node.address().to_string(), daemon::Options::default(), round::Options::default(), runtime).await?;
+    let mut settings = Settings::default();
+    settings.cluster.servers.push(node.address().to_string());
+    let (cluster, service) = service(&settings, runtime).await?;
     let admin = Admin::new(cluster.clone());
     let mut orders = Orders::new(runtime.clock.now_ms());
     let [old, middle, new] = orders.days();
