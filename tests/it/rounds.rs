@@ -9,6 +9,7 @@ mod edges;
 mod rescale;
 mod restart;
 mod rivals;
+mod schema;
 mod types;
 mod volume;
 

@@ -248,9 +248,18 @@ impl Server {
         after.schema = Arc::new(added_columns(&table.info.schema, &request.add_columns)?);
         after.modified_ms = self.runtime.clock.now_ms();
         if has_lake_table(&table.info) {
-            self.lake.alter(&table.info, &after).await?;
+            self.lake.alter(&table.info, &after).await.map_err(|error| {
+                let text = format!(
+                    "table `{}`: the lake refused the columns; nothing was changed in Fluss, run the same ALTER again",
+                    table.info.path
+                );
+                Code::of(&error).answer(text).with_source(error)
+            })?;
         }
+        self.runtime.fail.hit("node.add_columns").await?;
+        let schema = after.schema.id;
         self.registry.alter_table(table, after, lock).await?;
+        tracing::info!(table = %table.info.path, %schema, columns = request.add_columns.len(), "columns added");
         Ok(())
     }
 

@@ -1,6 +1,5 @@
 //! Logs and tables that are not as a round would like them: empty batches, gaps, things dropped and altered under it.
 
-use arrow_array::Array;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt;
@@ -15,9 +14,11 @@ use tokio::sync::OnceCell;
 use super::binary::run;
 use super::*;
 
-/// Tables over the wire; something happens right before the first fetch, when the plan stands.
+/// Tables over the wire; something happens right before the first fetch, when the plan stands, or earlier.
 struct Interrupted {
     source: Arc<ClusterSource>,
+    /// When the table is known, but not yet how long its logs are.
+    early: bool,
     happened: OnceCell<()>,
     act: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
 }
@@ -39,6 +40,9 @@ impl TableScan for Interrupted {
         partition: Option<&Partition>,
         layout: BucketLayout,
     ) -> Result<Option<Vec<i64>>> {
+        if self.early {
+            self.happened.get_or_init(|| (self.act)()).await;
+        }
         self.source.end_offsets(table, partition, layout).await
     }
     async fn start_offsets(
@@ -63,7 +67,16 @@ impl TableScan for Interrupted {
 
 /// A service to whose first round `act` happens between plan and read.
 pub(super) fn interrupted(stage: &Stage, act: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Service {
-    let scan = Interrupted { source: stage.source(), happened: OnceCell::new(), act: Box::new(act) };
+    interrupted_at(stage, false, act)
+}
+
+/// A service to whose first round `act` happens while it plans, between describing the table and asking for the ends of its logs.
+pub(super) fn interrupted_early(stage: &Stage, act: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Service {
+    interrupted_at(stage, true, act)
+}
+
+fn interrupted_at(stage: &Stage, early: bool, act: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Service {
+    let scan = Interrupted { source: stage.source(), early, happened: OnceCell::new(), act: Box::new(act) };
     stage.service(RoundContext { scan: Arc::new(scan), ..stage.rounds() })
 }
 
@@ -231,37 +244,6 @@ async fn a_table_dropped_and_made_again_is_another_one_and_held_while_the_old_la
     assert!(fault.chain().contains("belongs to table id"), "{}", fault.chain());
     assert!(fault.hint().is_some_and(|hint| hint.contains("drop or move away")));
     assert_eq!(stage.ids(&path).await, Vec::from_iter(0..100), "the old rows are left alone");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_column_added_between_rounds_is_null_in_old_rows_and_there_in_new_ones() {
-    let stage = Stage::new().await;
-    let path = stage.table("orders", &orders()).await;
-    stage.append(&path, 0..50, "a").await;
-    assert_eq!(stage.tier().await, [Some(1)]);
-    let mut old = Writer::open(&stage.cluster, &path, WriterOptions::default()).await.unwrap();
-    stage.admin.add_columns(&path, &[field("note", TypeKind::String, true)]).await.unwrap();
-    assert_eq!(stage.lake(&path).await.schema().id, 1, "the lake comes first");
-
-    // One that knows the table of before goes on beside one that knows the new column: both kinds of batches in one log.
-    let batch = rows(&old, 50..100, "a");
-    old.append(&batch).await.unwrap();
-    stage.append(&path, 100..150, "a").await;
-    let batch = rows(&old, 150..200, "a");
-    old.append(&batch).await.unwrap();
-    assert_eq!(stage.tier().await, [Some(2)]);
-    let files = stage.files(&path).await;
-    assert_eq!(ids(&files), Vec::from_iter(0..200));
-    for file in &files {
-        let notes = file.rows.column_by_name("note").map(|column| column.as_string::<i32>());
-        assert_eq!(notes.is_some(), file.entry.file.schema_id == 1, "files of round 1 have the old schema");
-        for (row, id) in file.ids().into_iter().enumerate() {
-            let note = notes.filter(|notes| notes.is_valid(row)).map(|notes| notes.value(row).to_owned());
-            let expected = ((100..150).contains(&id) && id % 7 != 0).then(|| format!("note of {id}"));
-            assert_eq!(note, expected, "row {id}");
-        }
-    }
-    assert_eq!(stage.tier().await, [None]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
