@@ -128,7 +128,13 @@ pub async fn run(context: &RoundContext, job: &Job) -> Result<RoundSummary> {
                     () = job.limits.cut.cancelled() => return Err(error),
                 }
             }
-            ended => return ended,
+            ended => {
+                return ended.map(|summary| {
+                    let whole = !summary.cut && summary.outcome != RoundOutcome::Gone;
+                    let lag_ms = runtime.clock.now_ms().saturating_sub(summary.planned_ms);
+                    RoundSummary { lag_ms: whole.then(|| u64::try_from(lag_ms).unwrap_or(0)), ..summary }
+                });
+            }
         }
     }
 }
@@ -303,6 +309,7 @@ fn summary(job: &Job, round: RoundId, recovered: Option<SnapshotId>) -> RoundSum
         cut: false,
         planned_ms: 0,
         backlog_rows: 0,
+        lag_ms: None,
         splits: 0,
         fetched_bytes: 0,
         rows: 0,

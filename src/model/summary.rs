@@ -69,6 +69,8 @@ pub struct RoundSummary {
     pub planned_ms: i64,
     /// Records between the lake as it left it and those log ends, of the buckets it was about.
     pub backlog_rows: u64,
+    /// At its end: how old a row that is not in the lake can be, milliseconds. Absent when it was cut or its table gone.
+    pub lag_ms: Option<u64>,
     /// Splits read.
     pub splits: u64,
     /// Bytes of log fetched.

@@ -35,6 +35,8 @@ impl RoundFinished<'_> {
         metrics::ROWS.add("", round.rows);
         metrics::FILES.add("", round.files);
         metrics::BYTES.add("", round.bytes);
+        metrics::FETCHED.add("", round.fetched_bytes);
+        metrics::ROUNDS_CUT.add("", round.cut.into());
         metrics::ATTEMPTS.add("", round.attempts.into());
         macro_rules! line {
             ($log:ident, $words:literal) => {
@@ -51,7 +53,8 @@ impl RoundFinished<'_> {
                     splits = round.splits,
                     fetched_bytes = round.fetched_bytes,
                     cut = round.cut,
-                    backlog_rows = round.backlog_rows,
+                    lag_rows = round.backlog_rows,
+                    lag_ms = round.lag_ms,
                     attempts = round.attempts,
                     plan_ms = round.plan_ms,
                     write_ms = round.write_ms,

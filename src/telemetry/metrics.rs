@@ -106,12 +106,17 @@ pub const ROWS: Metric = counter("tiering_written_rows_total", Unit::Count, "row
 pub const FILES: Metric = counter("tiering_written_files_total", Unit::Count, "data files of committed rounds");
 /// Bytes now in the lake.
 pub const BYTES: Metric = counter("tiering_written_bytes_total", Unit::Bytes, "bytes of the data files of committed rounds");
+/// Log bytes read.
+pub const FETCHED: Metric = counter("tiering_fetched_bytes_total", Unit::Bytes, "bytes of log that committed rounds have fetched");
 /// Rounds that ended well.
 pub const ROUNDS: Metric =
     counter("tiering_round_finished_total", Unit::Count, "rounds that ended well: `committed`, `idle` or `gone`").by("outcome");
 /// Rounds that failed.
 pub const ROUNDS_FAILED: Metric =
     counter("tiering_round_failed_total", Unit::Count, "rounds that failed, by the kind of error").by("kind");
+/// Rounds that ended before everything was read.
+pub const ROUNDS_CUT: Metric =
+    counter("tiering_round_cut_total", Unit::Count, "rounds that ended at a deadline or bound and left the rest to the next");
 /// Time of rounds.
 pub const ROUND_SECONDS: Metric = Metric {
     name: "tiering_round_seconds",
@@ -140,8 +145,22 @@ pub const LEASES_LOST: Metric = counter("tiering_lease_lost_total", Unit::Count,
 pub const HEARTBEATS_FAILED: Metric = counter("tiering_heartbeat_failed_total", Unit::Count, "heartbeats without an answer");
 
 /// All that events move, in README order.
-pub const EVENTS: [Metric; 12] =
-    [ROWS, FILES, BYTES, ROUNDS, ROUNDS_FAILED, ROUND_SECONDS, ATTEMPTS, REPLANS, RECOVERED, HOLDS, LEASES_LOST, HEARTBEATS_FAILED];
+pub const EVENTS: [Metric; 14] = [
+    ROWS,
+    FILES,
+    BYTES,
+    FETCHED,
+    ROUNDS,
+    ROUNDS_FAILED,
+    ROUNDS_CUT,
+    ROUND_SECONDS,
+    ATTEMPTS,
+    REPLANS,
+    RECOVERED,
+    HOLDS,
+    LEASES_LOST,
+    HEARTBEATS_FAILED,
+];
 
 /// Age of the last answer to a heartbeat.
 pub const HEARTBEAT_AGE: Metric =

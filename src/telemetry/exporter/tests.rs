@@ -28,9 +28,10 @@ fn round(outcome: RoundOutcome) -> RoundSummary {
         round: RoundId(uuid::Uuid::nil()),
         outcome,
         recovered: None,
-        cut: false,
+        cut: true,
         planned_ms: 0,
         backlog_rows: 0,
+        lag_ms: None,
         splits: 4,
         fetched_bytes: 70_000,
         rows: 1_200,
@@ -50,13 +51,24 @@ fn a_round_moves_the_counters_by_its_exact_figures() {
     let exporter = counted(|| {
         RoundFinished(&round(RoundOutcome::Committed { snapshot: SnapshotId(9) })).emit();
         RoundFinished(&round(RoundOutcome::Committed { snapshot: SnapshotId(10) })).emit();
-        RoundFinished(&RoundSummary { rows: 0, files: 0, bytes: 0, attempts: 0, ..round(RoundOutcome::Idle) }).emit();
+        RoundFinished(&RoundSummary {
+            rows: 0,
+            files: 0,
+            bytes: 0,
+            attempts: 0,
+            cut: false,
+            fetched_bytes: 0,
+            ..round(RoundOutcome::Idle)
+        })
+        .emit();
     });
     let text = exporter.render(&State::default());
     for (series, expected) in [
         ("tiering_written_rows_total", 2_400.0),
         ("tiering_written_files_total", 6.0),
         ("tiering_written_bytes_total", 131_072.0),
+        ("tiering_fetched_bytes_total", 140_000.0),
+        ("tiering_round_cut_total", 2.0),
         ("tiering_commit_attempts_total", 4.0),
         ("tiering_round_finished_total{outcome=\"committed\"}", 2.0),
         ("tiering_round_finished_total{outcome=\"idle\"}", 1.0),

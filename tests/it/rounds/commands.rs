@@ -111,7 +111,29 @@ async fn json_logs_are_one_object_per_line_and_tell_of_the_round() {
     let ended = run(&["run", "--server", &stage.address(), "--once", "--log-format", "json"], None).await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let lines = json(&ended.stderr);
-    let round = lines.iter().find(|line| line["message"] == "round committed").unwrap();
-    assert_eq!((&round["table"], &round["rows"], &round["level"]), (&value!("demo.orders"), &value!(10), &value!("INFO")));
+    let rounds: Vec<_> = lines.iter().filter(|line| line["target"] == "lakeward::round").collect();
+    let [round] = &*rounds else { panic!("one line per round: {lines:?}") };
+    let (version, files) = (stage.newest(&path).await.unwrap(), stage.files(&path).await);
+    let bytes: i64 = files.iter().map(|file| file.entry.file.file_size).sum();
+    for (figure, expected) in [
+        ("table", value!("demo.orders")),
+        ("level", value!("INFO")),
+        ("message", value!("round committed")),
+        ("outcome", value!("committed")),
+        ("snapshot", value!(version.id)),
+        ("rows", value!(10)),
+        ("files", value!(files.len())),
+        ("bytes", value!(bytes)),
+        ("splits", value!(2)),
+        ("attempts", value!(1)),
+        ("cut", value!(false)),
+        ("lag_rows", value!(0)),
+    ] {
+        assert_eq!(round[figure], expected, "{figure} of {round}");
+    }
+    for figure in ["plan_ms", "write_ms", "commit_ms", "lag_ms", "fetched_bytes"] {
+        assert!(round[figure].is_u64(), "{figure} of {round}");
+    }
+    assert!(round["round"].is_string() && round.get("recovered").is_none(), "{round}");
     assert!(lines.iter().all(|line| line["level"] == "INFO"), "a good round leaves no warning: {lines:?}");
 }
