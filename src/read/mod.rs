@@ -246,6 +246,7 @@ impl Pump {
                     match self.lane.fetch(want).await? {
                         Answer::Slice(slice) => (Some(slice), true),
                         Answer::Remote(segments) => {
+                            debug!(bucket = %self.split.bucket, ?offset, "the log has left its server, remote segments are read");
                             remote = Some(segments);
                             (None, false)
                         }

@@ -12,9 +12,10 @@ TABLET = "org.apache.fluss.server.tablet.TabletServer"
 
 
 class Cluster:
-    def __init__(self, world):
-        self.folder = world.folder / "cluster"
+    def __init__(self, folder):
+        self.folder = folder
         self.warehouse = self.folder / "warehouse"
+        self.remote = self.folder / "remote"
         self.zookeeper, self.coordinator, self.tablet = free_port(), free_port(), free_port()
         self.address = f"127.0.0.1:{self.coordinator}"
 
@@ -23,16 +24,26 @@ class Cluster:
         return self.warehouse / f"{database}.db" / table
 
 
-def up(world):
-    """Starts the cluster and waits until the coordinator names the tablet server."""
-    c = Cluster(world)
+def up(world, shared=True, settings=(), login=None):
+    """Starts the cluster and waits until the coordinator names the tablet server. A cluster that is not shared ends with its case.
+
+    `settings` are further lines of both `server.yaml`; `login` is (user, password): clients have to log in, the servers among themselves do not."""
+    c = Cluster((world.folder if shared else world.here) / "cluster")
+    c.client = {}
+    if login:
+        user, password = login
+        c.client = {"client.security.protocol": "SASL", "client.security.sasl.mechanism": "PLAIN",
+                    "client.security.sasl.username": user, "client.security.sasl.password": password}
+        settings = [*settings, "security.protocol.map: FLUSS:SASL, INTERNAL:PLAINTEXT", "internal.listener.name: INTERNAL", "security.sasl.enabled.mechanisms: PLAIN",
+                    f'security.sasl.plain.jaas.config: org.apache.fluss.security.auth.sasl.plain.PlainLoginModule required user_{user}="{password}";']
     for folder in ("zk", "tmp", "data", "remote", "warehouse", "conf/coordinator", "conf/tablet"):
         (c.folder / folder).mkdir(parents=True)
     (c.folder / "conf/zoo.cfg").write_text(
         f"dataDir={c.folder}/zk\nclientPort={c.zookeeper}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n")
     for name, port in (("coordinator", c.coordinator), ("tablet", c.tablet)):
+        internal = f", INTERNAL://127.0.0.1:{free_port()}" if login else ""
         (c.folder / f"conf/{name}/server.yaml").write_text(f"""zookeeper.address: 127.0.0.1:{c.zookeeper}
-bind.listeners: FLUSS://127.0.0.1:{port}
+bind.listeners: FLUSS://127.0.0.1:{port}{internal}
 tablet-server.id: 0
 default.bucket.number: 1
 default.replication.factor: 1
@@ -41,18 +52,18 @@ remote.data.dir: file://{c.folder}/remote
 datalake.format: paimon
 datalake.paimon.metastore: filesystem
 datalake.paimon.warehouse: {c.warehouse}
-""")
+""" + "".join(f"{line}\n" for line in settings))
 
     def java(name, heap, main, *args):
         argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "--add-opens=java.base/java.nio=ALL-UNNAMED", f"-Djava.io.tmpdir={c.folder}/tmp",
                 f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
                 "-cp", f"{JARS}/server/*:{JARS}/log/*", main, *args]
-        return world.start(name, argv, shared=True, folder=c.folder, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(JARS / "plugins")})
+        return world.start(name, argv, shared=shared, folder=c.folder, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(JARS / "plugins")})
 
     processes = [java("zookeeper", "96m", ZOOKEEPER, c.folder / "conf/zoo.cfg"),
                  java("coordinator", "256m", COORDINATOR, "--configDir", c.folder / "conf/coordinator"),
                  java("tablet", "640m", TABLET, "--configDir", c.folder / "conf/tablet")]
-    client = world.client(c.address)
+    client = world.client(c.address, login=c.client)
 
     def serves():
         for process in processes:

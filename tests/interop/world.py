@@ -215,10 +215,10 @@ class World:
                 "-cp", f"{SHARED}/classes/{class_path[0]}:{paths}", main]
         return Lines(name, self.start(name, argv, shared=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
-    def client(self, at, old=False):
-        """The official Java client (1.0.0, or 0.9.1), connected to a server."""
+    def client(self, at, old=False, login=None):
+        """The official Java client (1.0.0, or 0.9.1), connected to a server; `login` are its options for that."""
         folder = "client-old" if old else "client-new"
-        client = Client(self.shared(folder, lambda: self.java(folder, "512m", [folder, "log", "json"], "FlussClient")), at)
+        client = Client(self.shared(folder, lambda: self.java(folder, "512m", [folder, "log", "json"], "FlussClient")), at, login)
         self.clients.append(client)
         return client
 
@@ -285,13 +285,13 @@ class Refused(Failed):
 class Client:
     """The Java client at one address."""
 
-    def __init__(self, lines, at):
-        self.lines, self.at = lines, at
+    def __init__(self, lines, at, options=None):
+        self.lines, self.at, self.options = lines, at, options or {}
 
     def ask(self, cmd, table=None, seconds=90, **request):
         if table:
             request["table"] = table
-        return self.lines.ask(cmd, seconds, at=self.at, **request)
+        return self.lines.ask(cmd, seconds, at=self.at, client=self.options, **request)
 
     def refuses(self, error, cmd, table=None, **request):
         """The call fails in time, with that error."""

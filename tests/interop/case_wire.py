@@ -1,0 +1,54 @@
+"""What a real cluster does that needs settings of its own: logs that leave the servers, clients that have to log in."""
+import cluster
+from case_cluster import LAKE, batch, COLUMNS, snapshot_is_ours, with_system_columns
+from checks import rows_equal
+from world import case, check, table_name, tail, until
+
+TINY = ["log.segment.file-size: 64kb", "remote.log.task-interval-duration: 1s"]
+
+
+def left(c, table):
+    """The files of a table's remote log, if all of its buckets have lost their first segment on the server."""
+    database, name = table.split(".")
+    local = list((c.folder / "data" / database).glob(f"{name}-*/**/log-*"))
+    here = [folder for folder in local if (folder / f"{0:020}.log").exists()]
+    files = sorted((c.remote / "log" / database).glob(f"{name}-*/**/*.log"), key=lambda file: file.name)
+    return files if local and not here and files else None
+
+
+@case("remote-log", "logs of a real 0.9.1 cluster whose first segments have left the server: tiered from the beginning, each row once; a damaged segment is named and holds its table alone")
+def remote_log(world):
+    c = cluster.up(world, shared=False, settings=TINY)
+    client = world.client(c.address, old=True)
+    tables = ["r.log", "r.part_keyed", "r.damaged"]
+    for table in tables:
+        client.ask("create", table, columns=COLUMNS, buckets=2 if "keyed" in table else 1, properties={**LAKE, "table.log.tiered.local-segments": "1"},
+                   partitions=["part"] if "part" in table else [], **{"bucket-keys": ["id"] if "keyed" in table else []})
+    written = {}
+    rows = batch(range(3000))
+    for table in tables:
+        written[table] = rows
+        client.ask("append", table, rows=rows, **{"flush-every": 60})
+    files = {table: until(60, f"remote log of {table}", lambda table=table: left(c, table)) for table in tables}
+    victim = files["r.damaged"][0]
+    good = victim.read_bytes()
+    victim.write_bytes(good[:len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1:])
+    healthy, log = set(tables[:2]), world.here / "run.log"
+    rounds = []
+
+    def tiered():
+        found, code = world.round(c.address, "--log-level", "debug", codes=(0, 5))
+        rounds.extend(found)
+        healthy.difference_update(table_name(r) for r in found if r["outcome"] != "idle")
+        return not healthy and code == 5
+    until(90, "round of the healthy tables, and a data fault of the other", tiered)
+    said = log.read_text()
+    check("remote segments are read" in said, f"nothing was read from remote segments: {tail(log)}")
+    check(victim.name in said and "r.damaged" in said, f"the damaged segment {victim} is not named: {tail(log)}")
+    check(not list(c.table("r.damaged").glob("snapshot/snapshot-*")), "the damaged table was tiered")
+    victim.write_bytes(good)
+    world.rounds_until(c.address, ["r.damaged"])
+    for table in tables:
+        snapshot_is_ours(world, c, client, table)
+        rows_equal(world, c.table(table), with_system_columns(client, table, written[table]))
+    return f"{sum(map(len, written.values()))} rows, {sum(map(len, files.values()))} remote segments"
