@@ -1,8 +1,10 @@
 """What a real cluster does that needs settings of its own: logs that leave the servers, clients that have to log in."""
+import time
+
 import cluster
 from case_cluster import LAKE, batch, COLUMNS, snapshot_is_ours, with_system_columns
 from checks import rows_equal
-from world import case, check, table_name, tail, until
+from world import case, check, same, table_name, tail, until
 
 TINY = ["log.segment.file-size: 64kb", "remote.log.task-interval-duration: 1s"]
 
@@ -52,3 +54,44 @@ def remote_log(world):
         snapshot_is_ours(world, c, client, table)
         rows_equal(world, c.table(table), with_system_columns(client, table, written[table]))
     return f"{sum(map(len, written.values()))} rows, {sum(map(len, files.values()))} remote segments"
+
+
+@case("sasl", "a real 0.9.1 cluster that wants SASL/PLAIN: tiered with the right password; wrong password, no login, and a login where none is wanted end at once, with the reason")
+def sasl(world):
+    user, password = "otto", "geheim-1"
+    c = cluster.up(world, shared=False, login=(user, password))
+    client = world.client(c.address, old=True, login=c.client)
+    rows = batch(range(500))
+    client.ask("create", "s.log", columns=COLUMNS, buckets=2, properties=LAKE)
+    client.ask("append", "s.log", rows=rows)
+    secret = world.here / "password"
+    secret.write_text(f"{password}\n")
+    secret.chmod(0o600)
+    config = world.here / "sasl.toml"
+    config.write_text(f"""[security]
+protocol = "sasl"
+sasl.username = "{user}"
+sasl.password_file = "{secret}"
+""")
+    right, wrong = ["--config", config], {"LAKEWARD_SECURITY_SASL_PASSWORD": "not-it-42"}
+    refused = [("wrong", c.address, right, wrong, f"`{user}`", "Invalid username or password"),
+               ("none", c.address, [], {}, "has not completed authentication", "security.protocol"),
+               ("unwanted", c.open_address, right, {}, "PLAINTEXT", "security.protocol")]
+    for name, server, flags, env, *words in refused:
+        begin = time.monotonic()
+        world.round(server, *flags, env=env, codes=(2,), name=name)
+        took, said = time.monotonic() - begin, (world.here / f"{name}.log").read_text()
+        check(took < 10, f"{name}: it took {took:.1f} s")
+        for word in words:
+            check(word in said, f"{name}: `{word}` is not in: {said}")
+        check("not-it-42" not in said and password not in said, f"{name}: the password is in: {said}")
+    found = []
+
+    def tiered():
+        found.extend(world.round(c.address, *right)[0])
+        return sum(r["rows"] for r in found) >= len(rows)
+    until(60, "round", tiered)
+    snapshot_is_ours(world, c, client, "s.log")
+    rows_equal(world, c.table("s.log"), with_system_columns(client, "s.log", rows))
+    same(sum(r["rows"] for r in found), len(rows), "rows tiered")
+    return f"{len(rows)} rows"

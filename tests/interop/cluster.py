@@ -41,7 +41,10 @@ def up(world, shared=True, settings=(), login=None):
     (c.folder / "conf/zoo.cfg").write_text(
         f"dataDir={c.folder}/zk\nclientPort={c.zookeeper}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n")
     for name, port in (("coordinator", c.coordinator), ("tablet", c.tablet)):
-        internal = f", INTERNAL://127.0.0.1:{free_port()}" if login else ""
+        inside = free_port()
+        internal = f", INTERNAL://127.0.0.1:{inside}" if login else ""
+        if name == "coordinator":
+            c.open_address = f"127.0.0.1:{inside}"  # no login there
         (c.folder / f"conf/{name}/server.yaml").write_text(f"""zookeeper.address: 127.0.0.1:{c.zookeeper}
 bind.listeners: FLUSS://127.0.0.1:{port}{internal}
 tablet-server.id: 0

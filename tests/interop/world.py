@@ -176,10 +176,10 @@ class World:
                 return True
         until(20, "node", listens)
 
-    def round(self, server, *flags, fail=None, codes=(0,), name="run", seconds=240):
+    def round(self, server, *flags, fail=None, codes=(0,), name="run", seconds=240, env=None):
         """`lakeward run --once`: the summaries of its rounds, and how it ended."""
         argv = [self.lakeward(), "run", "--server", server, "--once", "--json", *flags]
-        env = {**os.environ, **({"LAKEWARD_FAIL": fail} if fail else {})}
+        env = {**os.environ, **({"LAKEWARD_FAIL": fail} if fail else {}), **(env or {})}
         process = self.start(name, argv, stdout=subprocess.PIPE, env=env)
         try:
             out, _ = process.communicate(timeout=seconds)
