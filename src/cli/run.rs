@@ -1,5 +1,6 @@
-//! `lakeward run --once`: tier what the queue has, then end.
+//! `lakeward run`: the daemon, or with `--once` what the queue has, then the end.
 
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::End;
@@ -7,6 +8,8 @@ use super::args::Run;
 use super::connect::service;
 use super::output::{Output, count};
 use crate::config::Settings;
+use crate::daemon::board::Board;
+use crate::daemon::http::Admin;
 use crate::daemon::{self, OnceReport};
 use crate::error::{Error, Kind, Result};
 use crate::model::{RoundOutcome, RoundSummary, TablePath};
@@ -14,7 +17,7 @@ use crate::runtime::Runtime;
 
 pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     if !args.once {
-        return Err(Error::unsupported("the daemon is not supported yet").with_hint("use `lakeward run --once`").into());
+        return serve(args, &settings, runtime, output).await;
     }
     let (_, service) = tokio::select! {
         found = service(&settings, &runtime) => found?,
@@ -39,6 +42,36 @@ pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output
         Some(end) => Err(end),
         None => verdict(report).map_err(End::from),
     }
+}
+
+/// The daemon: until a signal comes, or nobody reads what it prints.
+async fn serve(args: &Run, settings: &Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+    // The signal asks to stop; what runs is aborted by a token of its own, when the grace is over.
+    let stop = runtime.shutdown.clone();
+    let runtime = Runtime { shutdown: CancellationToken::new(), ..runtime };
+    let (_, service) = tokio::select! {
+        found = service(settings, &runtime) => found?,
+        // Nothing is held yet.
+        () = stop.cancelled() => return Ok(()),
+    };
+    let board = Board::new(service.options.parallel, runtime.clock.now_ms());
+    let _admin = match &service.options.admin {
+        Some(listen) => Some(Admin::start(listen, board.clone(), &runtime).await?),
+        None => None,
+    };
+    let mut closed = None;
+    let nobody_reads = stop.clone();
+    let mut on_round = |summary: &RoundSummary| {
+        // The log tells people; stdout is for programs.
+        if args.json
+            && let Err(end) = output.json(summary)
+        {
+            closed.get_or_insert(end);
+            nobody_reads.cancel();
+        }
+    };
+    daemon::run(&service, stop, &board, &mut on_round).await?;
+    closed.map_or(Ok(()), Err)
 }
 
 /// One round in one line.

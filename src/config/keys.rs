@@ -60,7 +60,7 @@ impl Settings {
             ("tables.parallel", number(parallel, Unit::Count, 1..=1_000)),
             ("tables.include", list(include, str::parse)),
             ("tables.exclude", list(exclude, str::parse)),
-            ("poll.interval", time(poll, 100..=600 * SECOND)),
+            ("poll.interval", time(poll, 100..=30 * SECOND)),
             ("shutdown.grace", time(grace, 0..=HOUR)),
             ("admin.listen", made(admin, listen)),
             ("round.splits_max", number(splits_max, Unit::Count, 1..=100_000)),

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind};
-use crate::model::{SnapshotId, TableId, TablePath};
+use crate::model::{RoundOutcome, RoundSummary, SnapshotId, TableId, TablePath};
 
 /// Where a table stands in this service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -65,7 +66,7 @@ pub struct TableStatus {
     pub id: TableId,
     /// Where it stands.
     pub state: TableState,
-    /// Since when it stands there; for a held table, since its first fault in a row.
+    /// Since when it stands there; for a table on hold, since its first failure in a row.
     pub since_ms: i64,
     /// Why it is not tiered, or why its last round failed: the error with all that caused it.
     pub reason: Option<String>,
@@ -93,6 +94,8 @@ pub struct TableStatus {
     pub rows: u64,
     /// Rounds that failed since the last that ended well.
     pub failures_in_row: u32,
+    /// When the first of them failed.
+    pub failing_since_ms: Option<i64>,
 }
 
 impl TableStatus {
@@ -117,6 +120,35 @@ impl TableStatus {
             rounds: 0,
             rows: 0,
             failures_in_row: 0,
+            failing_since_ms: None,
+        }
+    }
+
+    /// A round failed, and the table is in `state` from now on.
+    pub fn failed(&mut self, error: &Error, state: TableState, now_ms: i64) {
+        self.failures_in_row = self.failures_in_row.saturating_add(1);
+        let since_ms = *self.failing_since_ms.get_or_insert(now_ms);
+        (self.reason, self.kind, self.help) = (Some(error.chain()), Some(error.kind()), error.hint().map(str::to_owned));
+        self.enter(state, now_ms);
+        if matches!(state, TableState::Held | TableState::Unsupported) {
+            self.since_ms = since_ms;
+        }
+    }
+
+    /// A round ended well: nothing is wrong (any more).
+    pub fn ended_well(&mut self, summary: &RoundSummary, freshness: Option<Duration>, now_ms: i64) {
+        (self.reason, self.kind, self.help) = (None, None, None);
+        (self.failures_in_row, self.failing_since_ms) = (0, None);
+        self.rounds = self.rounds.saturating_add(1);
+        self.rows = self.rows.saturating_add(summary.rows);
+        self.last_success_ms = Some(now_ms);
+        self.freshness_ms = freshness.and_then(|freshness| i64::try_from(freshness.as_millis()).ok());
+        self.lag_rows = Some(summary.backlog_rows);
+        if summary.backlog_rows == 0 {
+            self.tiered_to_ms = Some(summary.planned_ms);
+        }
+        if let RoundOutcome::Committed { snapshot } = summary.outcome {
+            self.snapshot = Some(snapshot);
         }
     }
 
@@ -125,16 +157,6 @@ impl TableStatus {
         if self.state != state {
             (self.state, self.since_ms) = (state, now_ms);
         }
-    }
-
-    /// States an error as the reason.
-    pub fn blame(&mut self, error: &Error) {
-        (self.reason, self.kind, self.help) = (Some(error.chain()), Some(error.kind()), error.hint().map(str::to_owned));
-    }
-
-    /// Nothing is wrong (any more).
-    pub fn clear_reason(&mut self) {
-        (self.reason, self.kind, self.help) = (None, None, None);
     }
 }
 
@@ -210,6 +232,12 @@ impl Board {
         tables
     }
 
+    /// One table.
+    #[must_use]
+    pub fn table(&self, id: TableId) -> Option<TableStatus> {
+        self.sheet().tables.get(&id).cloned()
+    }
+
     /// Changes what is known of the service.
     pub fn set_service(&self, change: impl FnOnce(&mut ServiceStatus)) {
         change(&mut self.sheet().service);
@@ -218,6 +246,13 @@ impl Board {
     /// Changes what is known of a table, which is made by `fresh` when it is new.
     pub fn set_table(&self, id: TableId, fresh: impl FnOnce() -> TableStatus, change: impl FnOnce(&mut TableStatus)) {
         change(self.sheet().tables.entry(id).or_insert_with(fresh));
+    }
+
+    /// Changes what is known of a table, if anything is.
+    pub fn change_table(&self, id: TableId, change: impl FnOnce(&mut TableStatus)) {
+        if let Some(table) = self.sheet().tables.get_mut(&id) {
+            change(table);
+        }
     }
 
     /// Forgets a table that is gone.
@@ -254,9 +289,12 @@ mod tests {
             assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
         }
         let mut table = TableStatus::new(TablePath::new("demo", "t"), TableId(1), TableState::Held, 7);
-        table.blame(&Error::data("offset `7` is gone").with_hint("run verify"));
+        table.failed(&Error::data("offset `7` is gone").with_hint("run verify"), TableState::Held, 8);
         let json = serde_json::to_string(&table).unwrap();
         assert_eq!(serde_json::from_str::<TableStatus>(&json).unwrap(), table);
+        table.enter(TableState::Tiering, 9);
+        table.failed(&Error::data("offset `7` is gone"), TableState::Held, 10);
+        assert_eq!((table.since_ms, table.failures_in_row), (8, 2), "held since the first failure");
         assert!(json.contains("\"kind\":\"data\"") && json.contains("run verify"), "{json}");
     }
 }

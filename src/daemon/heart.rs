@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::board::{Board, Phase};
 use super::{Report, Timers};
 use crate::error::{Error, Result};
 use crate::model::{TableId, TablePath};
@@ -33,34 +34,40 @@ enum Order {
 /// The way to the heartbeat task. Dropped, it stops the task: leases then run out.
 #[derive(Debug)]
 pub(super) struct Heart {
-    orders: mpsc::Sender<Order>,
+    /// Without a bound of its own: at most one claim, and a report per table in hand.
+    orders: mpsc::UnboundedSender<Order>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Heart {
-    pub(super) fn start(queue: Arc<dyn Assignments>, timers: Timers, runtime: Runtime) -> Self {
-        let (orders, inbox) = mpsc::channel(16);
-        let beat = Beat { queue, timers, runtime, held: BTreeMap::new(), reports: Vec::new(), claims: Vec::new(), inbox };
+    pub(super) fn start(queue: Arc<dyn Assignments>, timers: Timers, board: Board, runtime: Runtime) -> Self {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let beat = Beat { queue, timers, board, runtime, held: BTreeMap::new(), reports: Vec::new(), claims: Vec::new(), inbox };
         Self { orders, _task: AbortOnDropHandle::new(tokio::spawn(beat.run())) }
     }
 
-    /// Asks for a table; `None` when the queue has none. Tries again while the coordinator can't be reached. Await it to
-    /// its end: a table that nobody receives waits for its lease to end.
-    pub(super) async fn claim(&self) -> Result<Option<Claim>> {
-        self.order(Order::Claim).await
+    /// Asks for a table; `None` when the queue has none. Tries again while the coordinator can't be reached. The order is
+    /// given now, in the same call as what was ordered before; await the answer to its end: a table that nobody receives waits for
+    /// its lease to end.
+    pub(super) fn claim(&self) -> impl Future<Output = Result<Option<Claim>>> + Send + use<> {
+        answer(self.order(Order::Claim))
     }
 
-    /// Gives a table back.
-    pub(super) async fn report(&self, held: Held, report: Report) -> Result<()> {
-        self.order(|answer| Order::Report(held, report, answer)).await
+    /// Gives a table back: the order is given now, the answer comes once a call has delivered it.
+    pub(super) fn report(&self, held: Held, report: Report) -> impl Future<Output = Result<()>> + Send + use<> {
+        answer(self.order(move |reply| Order::Report(held, report, reply)))
     }
 
-    async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order) -> Result<T> {
+    fn order<T>(&self, order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order) -> oneshot::Receiver<Result<T>> {
         let (reply, answer) = oneshot::channel();
-        let ended = || Error::internal("the heartbeat task has ended");
-        self.orders.send(order(reply)).await.map_err(|_order| ended())?;
-        answer.await.map_err(|source| ended().with_source(source))?
+        // Where the task has ended, the answer says so.
+        drop(self.orders.send(order(reply)));
+        answer
     }
+}
+
+async fn answer<T>(answer: oneshot::Receiver<Result<T>>) -> Result<T> {
+    answer.await.map_err(|source| Error::internal("the heartbeat task has ended").with_source(source))?
 }
 
 struct Mine {
@@ -72,11 +79,12 @@ struct Mine {
 struct Beat {
     queue: Arc<dyn Assignments>,
     timers: Timers,
+    board: Board,
     runtime: Runtime,
     held: BTreeMap<TableId, Mine>,
     reports: Vec<(Held, Report, oneshot::Sender<Result<()>>)>,
     claims: Vec<oneshot::Sender<Result<Option<Claim>>>>,
-    inbox: mpsc::Receiver<Order>,
+    inbox: mpsc::UnboundedReceiver<Order>,
 }
 
 impl Beat {
@@ -106,7 +114,9 @@ impl Beat {
         match order {
             Order::Claim(answer) => self.claims.push(answer),
             Order::Report(held, report, answer) => {
-                self.held.remove(&held.table);
+                if self.held.get(&held.table).is_some_and(|mine| mine.held == held) {
+                    self.held.remove(&held.table);
+                }
                 self.reports.push((held, report, answer));
             }
         }
@@ -127,12 +137,19 @@ impl Beat {
             let answer = self.runtime.clock.timeout(self.timers.renew, self.queue.heartbeat(heartbeat)).await;
             let error = match answer {
                 Some(Ok(reply)) => {
+                    self.board.set_service(|service| {
+                        (service.heartbeat_ms, service.heartbeat_fault) = (Some(self.runtime.clock.now_ms()), None);
+                        if service.phase == Phase::Starting {
+                            service.phase = Phase::Running;
+                        }
+                    });
                     self.adopt(reply, sent);
                     return;
                 }
                 Some(Err(error)) => error,
                 None => Error::unavailable(format!("no answer to a heartbeat for `{}` s", self.timers.renew.as_secs())),
             };
+            self.board.set_service(|service| service.heartbeat_fault = Some(error.chain()));
             self.drop_outdated();
             let pause = pauses.next_pause().unwrap_or(self.timers.retry_max);
             telemetry::HeartbeatFailed { error: &error, pause }.emit();
@@ -189,12 +206,13 @@ impl Beat {
         }
     }
 
-    /// A second assignment of a table that we hold is none (F1.3).
+    /// The same assignment of a table that we hold is none (F1.3); another one makes ours void.
     fn assign(&mut self, assignment: Assignment, sent: Moment) -> Option<Claim> {
         let held = assignment.held;
-        if self.held.contains_key(&held.table) {
+        if self.held.get(&held.table).is_some_and(|mine| mine.held == held) {
             return None;
         }
+        self.lose(held.table, "the coordinator has assigned it anew");
         let lost = self.runtime.shutdown.child_token();
         let lease = Lease::new(self.runtime.clock.clone(), sent, self.timers.lease, lost);
         self.held.insert(held.table, Mine { held, path: assignment.path.clone(), lease: lease.clone() });
@@ -225,6 +243,12 @@ impl Beat {
         for (_, _, answer) in self.reports.drain(..) {
             drop(answer.send(Err(refusal())));
         }
+    }
+}
+
+impl Drop for Beat {
+    fn drop(&mut self) {
+        self.board.set_service(|service| service.heart_alive = false);
     }
 }
 

@@ -1,23 +1,47 @@
 //! The service: claims tables from the queue, keeps their leases, runs rounds, tells the coordinator how they ended.
 //!
-//! Owns heartbeats and leases (`heart`), what follows from how a round ended (`outcome`), and the loop of `run --once`
-//! (`once`), which works on one table at a time. With `round` the only place where an error kind turns into retry or stop.
-//! Caller: `cli`.
+//! Owns heartbeats and leases (`heart`), what follows from how a round ended (`outcome`), what is remembered of a table between
+//! assignments (`roster`), when the queue is asked (`asking`), what others may look at (`board`, `http`), and the two loops: the
+//! daemon (`supervisor`), several tables at once, and `run --once` (`once`), one table after the other. With `round` the only
+//! place where an error kind turns into retry or stop. Caller: `cli`.
 
+mod asking;
 pub mod board;
 mod filter;
 mod heart;
 pub mod http;
 mod once;
 mod outcome;
+mod roster;
+mod supervisor;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::source::LEASE_TRUSTED;
+use crate::round::RoundContext;
+use crate::source::{Assignments, LEASE_TRUSTED};
 
 pub use filter::{TableFilter, TableGlob};
-pub use once::{OnceReport, Service, run_once};
+pub use once::{OnceReport, run_once};
 pub use outcome::{Ended, Next, Report, next};
+pub use supervisor::run;
+
+/// A tiering service.
+#[derive(Clone)]
+pub struct Service {
+    /// The queue.
+    pub queue: Arc<dyn Assignments>,
+    /// What rounds need.
+    pub rounds: RoundContext,
+    /// Times and bounds.
+    pub options: Options,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("options", &self.options).finish_non_exhaustive()
+    }
+}
 
 /// What an operator decides about the service.
 #[derive(Debug, Clone, PartialEq, Eq)]

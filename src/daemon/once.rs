@@ -4,32 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Options;
+use super::Service;
+use super::board::Board;
 use super::heart::{Claim, Heart};
 use super::outcome::{self, Ended, Next, Report};
 use crate::error::{Error, Kind, Result};
 use crate::model::{RoundSummary, TableId, TablePath};
-use crate::round::{self, Job, Limits, RoundContext};
+use crate::round::{self, Job, Limits};
 use crate::runtime::{Backoff, BackoffOptions};
-use crate::source::Assignments;
 use crate::telemetry;
-
-/// A tiering service.
-#[derive(Clone)]
-pub struct Service {
-    /// The queue.
-    pub queue: Arc<dyn Assignments>,
-    /// What rounds need.
-    pub rounds: RoundContext,
-    /// Times and bounds.
-    pub options: Options,
-}
-
-impl std::fmt::Debug for Service {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Service").field("options", &self.options).finish_non_exhaustive()
-    }
-}
 
 /// What `run --once` did.
 #[derive(Debug, Default)]
@@ -40,7 +23,7 @@ pub struct OnceReport {
     pub faults: Vec<(TablePath, Error)>,
 }
 
-/// Claims and tiers tables until the queue gives none, or only tables that this call has had; tells `on_round` of each
+/// Claims and tiers tables until the queue gives none, or only tables that this call has had or does not want; tells `on_round` of each
 /// round that ends well. `wait`: how long after its start it still looks for new tables when the queue has none: a lease that somebody
 /// dead held at the start ends by then.
 ///
@@ -50,16 +33,19 @@ pub struct OnceReport {
 /// `Unavailable` when the coordinator can't be reached for long. Faults of single tables are in the report.
 pub async fn run_once(service: &Service, wait: Duration, on_round: &mut (dyn FnMut(&RoundSummary) + Send)) -> Result<OnceReport> {
     let runtime = &service.rounds.runtime;
-    let heart = Heart::start(Arc::clone(&service.queue), service.options.timers, runtime.clone());
+    let board = Board::new(1, runtime.clock.now_ms());
+    let heart = Heart::start(Arc::clone(&service.queue), service.options.timers, board, runtime.clone());
     let mut report = OnceReport::default();
     let mut had: BTreeSet<TableId> = BTreeSet::new();
     let mut returned: BTreeSet<TableId> = BTreeSet::new();
+    let wants = |claim: &Claim| service.options.tables.wants(&claim.assignment.path);
     let started = runtime.clock.moment();
     while !runtime.shutdown.is_cancelled() {
         let claim = heart.claim().await?;
         let new = match claim {
-            Some(claim) if had.contains(&claim.assignment.held.table) => {
-                telemetry::TableReturned { table: &claim.assignment.path, reason: "this run has had it" }.emit();
+            Some(claim) if !wants(&claim) || had.contains(&claim.assignment.held.table) => {
+                let reason = if wants(&claim) { "this run has had it" } else { "the table filter leaves it to others" };
+                telemetry::TableReturned { table: &claim.assignment.path, reason }.emit();
                 heart.report(claim.assignment.held, Report::ForceFinished).await?;
                 // The queue is first in, first out: seen twice means that there is nothing else in it.
                 if returned.insert(claim.assignment.held.table) {
@@ -117,6 +103,7 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
         let stopping = runtime.shutdown.is_cancelled();
         let next = outcome::next(Ended {
             fault: ended.as_ref().err().map(Error::kind),
+            cut: false,
             lease_lost: claim.lease.lost().is_cancelled() && !stopping,
             stopping,
             failing_for: now.saturating_duration_since(*failing_since.get_or_insert(now)),

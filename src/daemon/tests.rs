@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::board::Board;
 use super::heart::Heart;
 use super::{Report, Timers};
 use crate::error::{Error, Kind, Result};
@@ -64,7 +65,7 @@ fn heart(tables: &[i64], answers: &[Answer]) -> (Arc<Coordinator>, Heart, Runtim
     });
     let runtime = Runtime::simulated(1, 0, 1 << 20);
     let queue: Arc<dyn Assignments> = Arc::<Coordinator>::clone(&coordinator);
-    let heart = Heart::start(queue, Timers::default(), runtime.clone());
+    let heart = Heart::start(queue, Timers::default(), Board::new(1, 0), runtime.clone());
     (coordinator, heart, runtime)
 }
 

@@ -153,7 +153,7 @@ pub struct TableReturned<'a> {
 impl TableReturned<'_> {
     /// Logs it.
     pub fn emit(self) {
-        info!(target: TABLE, table = %self.table, reason = self.reason, "table handed back");
+        debug!(target: TABLE, table = %self.table, reason = self.reason, "table handed back");
     }
 }
 
@@ -241,6 +241,23 @@ impl HeartbeatFailed<'_> {
         metrics::HEARTBEATS_FAILED.add("", 1);
         let pause_ms = u64::try_from(self.pause.as_millis()).unwrap_or(u64::MAX);
         warn!(target: HEART, error = %self.error.chain(), pause_ms, "heartbeat failed");
+    }
+}
+
+/// The service was asked to stop.
+#[derive(Debug)]
+pub struct Stopping {
+    /// Tables in hand.
+    pub tables: usize,
+    /// How long their rounds may go on.
+    pub grace: Duration,
+}
+
+impl Stopping {
+    /// Logs it.
+    pub fn emit(self) {
+        let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+        info!(target: HEART, tables = self.tables, grace_ms, "asked to stop: rounds commit what they have read");
     }
 }
 

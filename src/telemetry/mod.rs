@@ -12,7 +12,7 @@ use tracing::level_filters::LevelFilter;
 
 pub use events::{
     AdminListens, AdminRefused, HeartbeatFailed, LakeColumnsAdded, LeaseLost, Replanned, RoundFailed, RoundFinished,
-    SnapshotRecovered, TableClaimed, TableHeld, TableReturned,
+    SnapshotRecovered, Stopping, TableClaimed, TableHeld, TableReturned,
 };
 pub use exporter::{Exporter, State, TableState};
 

@@ -10,6 +10,7 @@ mod rescale;
 mod restart;
 mod rivals;
 mod schema;
+mod service;
 mod types;
 mod volume;
 

@@ -7,6 +7,7 @@
 
 mod audit;
 mod chaos;
+mod daemon;
 mod rivals;
 mod rounds;
 mod schedules;

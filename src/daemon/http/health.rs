@@ -68,9 +68,7 @@ mod tests {
     }
 
     fn lost(table: &mut TableStatus) {
-        table.enter(TableState::BackingOff, NOW);
-        table.failures_in_row = 1;
-        table.blame(&Error::unavailable("the store does not answer"));
+        table.failed(&Error::unavailable("the store does not answer"), TableState::BackingOff, NOW);
     }
 
     /// A running service whose coordinator has just answered.
@@ -112,9 +110,7 @@ mod tests {
     fn one_table_out_of_reach_is_its_own_trouble_and_all_of_them_are_the_services() {
         let held = |table: &mut TableStatus| {
             well(table);
-            table.enter(TableState::Held, NOW);
-            table.failures_in_row = 3;
-            table.blame(&Error::data("two totals"));
+            table.failed(&Error::data("two totals"), TableState::Held, NOW);
         };
         assert_eq!(ready(&report(vec![table(1, well), table(2, lost)])), Ok(()));
         assert_eq!(ready(&report(vec![table(1, held)])), Ok(()), "a held table needs an operator, not a restart");

@@ -57,7 +57,18 @@ pub(crate) struct Running {
 impl Running {
     /// Starts it; stderr goes nowhere.
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = lakeward(args).stderr(Stdio::null()).spawn().unwrap();
+        Self::spawn(lakeward(args))
+    }
+
+    /// As [`Running::start`], with fail points.
+    pub(crate) fn failing(args: &[&str], fail: &str) -> Self {
+        let mut command = lakeward(args);
+        command.env("LAKEWARD_FAIL", fail);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Self { child, stdout }
     }
@@ -72,6 +83,11 @@ impl Running {
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
+    }
+
+    /// Its exit code, if it has ended; `Some(None)` = a signal killed it.
+    pub(crate) fn try_wait(&mut self) -> Option<Option<i32>> {
+        self.child.try_wait().unwrap().map(|status| status.code())
     }
 
     /// Its exit code, once it has ended by itself.
