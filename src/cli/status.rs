@@ -44,7 +44,7 @@ pub(super) async fn run(args: &Status, settings: &Settings, runtime: &Runtime, o
 }
 
 fn turn_on(address: &str) -> String {
-    format!("it answers while `lakeward run` runs with `admin.listen = \"{address}\"` in its file")
+    format!("it answers while `lakeward run` runs with `--set admin.listen={address}`, or `admin.listen` in its file")
 }
 
 fn unreachable(address: &str) -> Error {

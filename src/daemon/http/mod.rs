@@ -83,6 +83,8 @@ impl StatusReport {
         for table in &self.tables {
             *tables.entry(table.state.as_str()).or_default() += 1;
         }
+        // What others do with a table is not ours to tell.
+        let ours = |table: &TableStatus| !matches!(table.state, TableState::Excluded | TableState::Elsewhere);
         let held = |table: &&TableStatus| matches!(table.state, TableState::Held | TableState::Unsupported);
         telemetry::State {
             heartbeat_age_ms: self.service.heartbeat_ms.map(age),
@@ -93,8 +95,8 @@ impl StatusReport {
                 .iter()
                 .map(|table| telemetry::TableState {
                     table: table.table.to_string(),
-                    lag_seconds: table.lag_seconds,
-                    lag_rows: table.lag_rows,
+                    lag_seconds: table.lag_seconds.filter(|_| ours(table)),
+                    lag_rows: table.lag_rows.filter(|_| ours(table)),
                     success_age_ms: table.last_success_ms.map(age),
                     rows: table.rows,
                 })

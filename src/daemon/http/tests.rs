@@ -58,6 +58,11 @@ async fn each_endpoint_tells_its_part_of_the_board() {
     {
         assert_eq!(ask(&admin, place).await, (code, body.to_owned()), "{place}");
     }
+    let never = || TableStatus::new(TablePath::new("demo", "orders"), TableId(7), TableState::Waiting, 0);
+    board.set_table(TableId(7), never, |table| table.enter(TableState::Elsewhere, 50_000));
+    let body = ask(&admin, "/metrics").await.1;
+    assert!(!body.contains("tiering_table_lag_seconds{"), "another service brings it on");
+    assert!(body.contains("tiering_table_rows_total{table=\"demo.orders\"} 77\n"), "{body}");
     board.set_service(|service| (service.phase, service.heart_alive) = (Phase::Stopping, false));
     board.remove(TableId(7));
     assert_eq!(ask(&admin, "/healthz").await, (503, "the heartbeat task has ended\n".to_owned()));
