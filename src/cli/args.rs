@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::PossibleValue;
 use clap::{Parser, Subcommand, ValueEnum};
 
+use super::load::Load;
 use crate::config::{Sources, Typed, duration, server};
 use crate::model::TablePath;
 use crate::telemetry::{LogFormat, LogLevel};
@@ -49,6 +50,8 @@ pub(super) enum Command {
     Plan(Plan),
     /// Show the metadata of a lake table.
     Inspect(Inspect),
+    /// Load JSON lines, CSV or Parquet into a table.
+    Load(Box<Load>),
 }
 
 #[derive(Debug, clap::Args)]
@@ -197,6 +200,7 @@ impl Command {
         match self {
             Self::Run(args) => vec![server(&args.server), ("--wait", "run.wait", args.wait.clone())],
             Self::Plan(args) => vec![server(&args.server)],
+            Self::Load(args) => vec![server(&args.server)],
             Self::Quickstart(_) | Self::Node(_) | Self::Status(_) | Self::Inspect(_) => vec![],
         }
     }
@@ -205,13 +209,13 @@ impl Command {
     pub(super) fn log_level(&self) -> LogLevel {
         match self {
             Self::Node(_) | Self::Run(_) => LogLevel::Info,
-            Self::Quickstart(_) | Self::Status(_) | Self::Plan(_) | Self::Inspect(_) => LogLevel::Warn,
+            Self::Quickstart(_) | Self::Status(_) | Self::Plan(_) | Self::Inspect(_) | Self::Load(_) => LogLevel::Warn,
         }
     }
 
     /// Whether it ends by itself after a shutdown request, having handed back what it holds.
     pub(super) fn hands_back(&self) -> bool {
-        matches!(self, Self::Node(_) | Self::Run(_))
+        matches!(self, Self::Node(_) | Self::Run(_) | Self::Load(_))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::Settings;
 use crate::daemon::Service;
 use crate::error::{Error, Result};
-use crate::fluss::cluster::Cluster;
+use crate::fluss::cluster::{Cluster, ClusterOptions};
 use crate::round::RoundContext;
 use crate::runtime::Runtime;
 use crate::source::cluster::ClusterSource;
@@ -15,12 +15,20 @@ use crate::source::cluster::ClusterSource;
 /// # Errors
 /// `Invalid` when they name none, or it refuses the credentials; `Unavailable` when no server answers.
 pub(super) async fn cluster(settings: &Settings, runtime: &Runtime) -> Result<Cluster> {
+    cluster_with(settings, settings.cluster.options(), runtime).await
+}
+
+/// As [`cluster`], with other bounds.
+///
+/// # Errors
+/// As [`cluster`].
+pub(super) async fn cluster_with(settings: &Settings, options: ClusterOptions, runtime: &Runtime) -> Result<Cluster> {
     let servers = &settings.cluster.servers;
     if servers.is_empty() {
         return Err(Error::invalid("no server of the Fluss cluster is given")
             .with_hint("add `--server HOST:PORT`, `cluster.servers` in the file, or LAKEWARD_CLUSTER_SERVERS"));
     }
-    Cluster::connect(servers, settings.cluster.options(), runtime).await
+    Cluster::connect(servers, options, runtime).await
 }
 
 /// What rounds need on that cluster.

@@ -7,6 +7,7 @@ mod args;
 mod connect;
 mod exit;
 mod inspect;
+mod load;
 mod node;
 mod output;
 mod plan;
@@ -88,5 +89,6 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Node(args) => node::run(&args, runtime, output).await,
         Command::Status(args) => status::run(&args, &settings, &runtime, output).await,
         Command::Plan(args) => plan::run(&args, settings, runtime, output).await,
+        Command::Load(args) => load::run(&args, settings, runtime, output).await,
     }
 }

@@ -1,13 +1,17 @@
 //! The client half: what a user does to a cluster from outside, and an append writer.
 //!
 //! [`Admin`] makes and lists databases, tables and partitions and changes bucket counts; [`Writer`] appends rows to a log table,
-//! each once. Both stand on [`fluss::cluster`](crate::fluss::cluster). Callers: quickstart, loader, tests, benches.
+//! each once; [`load`] appends those of [`files`]. All stand on [`fluss::cluster`](crate::fluss::cluster). Callers: quickstart, loader, tests, benches.
 
 mod admin;
 mod assigner;
+pub mod ddl;
 mod deliver;
+pub mod files;
+mod load;
 mod rows;
 mod writer;
 
 pub use admin::Admin;
+pub use load::{LoadReport, Place, load};
 pub use writer::{Writer, WriterFigures, WriterOptions};

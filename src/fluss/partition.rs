@@ -180,7 +180,8 @@ fn clock_text(millis_of_day: i64) -> String {
     format!("{:02}-{:02}-{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-fn parse_date(text: &str) -> Option<i32> {
+/// Days since 1970-01-01 of `YYYY-MM-DD`; `None` for what is no date.
+pub(crate) fn parse_date(text: &str) -> Option<i32> {
     let mut parts = text.split('-');
     let year = number(parts.next()?, 4, 9999)?;
     let month = number(parts.next()?, 2, 12)?;

@@ -8,6 +8,7 @@ mod budget;
 mod clock;
 mod encoders;
 mod fail;
+mod feed;
 mod machine;
 mod rng;
 
@@ -16,6 +17,7 @@ pub use budget::{Budget, Permit};
 pub use clock::{Clock, Moment};
 pub use encoders::Encoders;
 pub use fail::{FailAction, FailPoints};
+pub use feed::feed;
 pub use machine::{memory_default, threads_default};
 pub use rng::Rng;
 

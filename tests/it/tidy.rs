@@ -25,7 +25,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "round",
         &["error", "model", "runtime", "telemetry", "source", "lake", "mapping", "catalog", "plan", "read", "write", "commit"],
     ),
-    ("client", &["error", "model", "runtime", "telemetry", "fluss", "mapping"]),
+    ("client", &["error", "model", "runtime", "telemetry", "paimon", "fluss", "mapping"]),
     (
         "audit",
         &["error", "model", "runtime", "telemetry", "storage", "paimon", "mapping", "source", "lake", "read", "write", "commit"],
@@ -42,7 +42,7 @@ const STOPS_AT: &[(&str, &[&str])] = &[
     ("object_store", &["storage"]),
     ("prost", &["fluss"]),
     ("arrow_ipc", &["fluss"]),
-    ("parquet", &["write", "lake"]),
+    ("parquet", &["write", "lake", "client"]),
     ("redb", &["node"]),
     ("backon", &["runtime"]),
     ("fastrand", &["runtime"]),

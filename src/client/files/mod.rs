@@ -1,0 +1,418 @@
+//! Rows in files: JSON lines, CSV and Parquet as batches of a table's columns, each row with its place.
+//!
+//! Owns cutting files into chunks ([`Files`], blocking, in order), reading chunks by the table's schema ([`Chunk::read`], any
+//! thread), and saying what is wrong where. Columns go by name; a nullable one that is missing is NULL. Called by
+//! [`load`](super::load).
+
+mod csv;
+mod json;
+mod moments;
+mod nested;
+mod parquet;
+mod text;
+mod values;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, new_null_array};
+use arrow_schema::SchemaRef;
+use strsim::normalized_damerau_levenshtein;
+
+use self::csv::Header;
+use self::text::{Cutter, Form, Records};
+use self::values::{Fault, Reading, column};
+use crate::error::{Error, Result};
+use crate::fluss::record::{arrow_schema, arrow_type};
+use crate::model::{Field, Schema};
+
+/// Bytes of a file that are read as one chunk, about.
+const CHUNK_BYTES: usize = 8 << 20;
+
+/// What a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// One JSON object per line.
+    Json,
+    /// Comma-separated values (or another delimiter), RFC 4180.
+    Csv,
+    /// Apache Parquet.
+    Parquet,
+}
+
+/// How bytes are written in text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum BytesText {
+    /// As Flink's JSON and CSV formats do.
+    #[default]
+    Base64,
+    /// Two digits a byte, with or without `0x`.
+    Hex,
+}
+
+/// Where rows come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A file.
+    File(PathBuf),
+    /// The standard input: JSON or CSV.
+    Stdin,
+}
+
+impl Input {
+    /// How messages name it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Stdin => "-".to_owned(),
+        }
+    }
+
+    /// The format that the file's name tells.
+    ///
+    /// # Errors
+    /// `Invalid` when it tells none; `Unsupported` when it tells of compression.
+    pub fn format(&self) -> Result<Format> {
+        let name = self.name();
+        let extension = Path::new(&name).extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        match extension.to_ascii_lowercase().as_str() {
+            "json" | "jsonl" | "ndjson" => Ok(Format::Json),
+            "csv" => Ok(Format::Csv),
+            "parquet" | "parq" => Ok(Format::Parquet),
+            "gz" | "zst" | "bz2" | "xz" => Err(Error::unsupported(format!("compressed input `{name}`"))
+                .with_hint("unpack it and pipe it in: `zcat F | lakeward load DB.TABLE -`")),
+            _ => Err(Error::invalid(format!("the name `{name}` tells no format"))
+                .with_hint("name it with `--format json`, `csv` or `parquet`")),
+        }
+    }
+}
+
+/// How files are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Format of all of them; `None` = by each one's name, JSON from the standard input.
+    pub format: Option<Format>,
+    /// How bytes are written in text.
+    pub bytes: BytesText,
+    /// Between the fields of CSV.
+    pub delimiter: u8,
+    /// Whether CSV starts with a line of column names; else its columns are the table's, in order.
+    pub header: bool,
+    /// The text that stands for NULL in CSV, when not quoted.
+    pub null: String,
+    /// Whether columns that the table does not have are left out.
+    pub ignore_unknown: bool,
+    /// Bad rows that are left out before it is an error.
+    pub bad_rows_max: usize,
+    /// First line (Parquet: row) of the first file that is read, from 1.
+    pub from_line: u64,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self {
+            format: None,
+            bytes: BytesText::Base64,
+            delimiter: b',',
+            header: true,
+            null: String::new(),
+            ignore_unknown: false,
+            bad_rows_max: 0,
+            from_line: 1,
+        }
+    }
+}
+
+/// The table's columns, and how values become theirs.
+#[derive(Debug)]
+pub(super) struct Columns {
+    fields: Vec<Field>,
+    arrow: SchemaRef,
+    bytes: BytesText,
+    delimiter: u8,
+    null: String,
+    ignore_unknown: bool,
+    /// Bad values that are told at once.
+    faults_max: usize,
+}
+
+impl Columns {
+    /// Columns of `schema`.
+    ///
+    /// # Errors
+    /// `Invalid` when the schema has a type that Fluss does not have.
+    pub(super) fn new(schema: &Schema, options: &FileOptions) -> Result<Self> {
+        Ok(Self {
+            fields: schema.fields.clone(),
+            arrow: arrow_schema(schema)?,
+            bytes: options.bytes,
+            delimiter: options.delimiter,
+            null: options.null.clone(),
+            ignore_unknown: options.ignore_unknown,
+            faults_max: options.bad_rows_max.saturating_add(1),
+        })
+    }
+
+    /// Position of column `name`; `None` = to be left out.
+    fn place(&self, name: &str) -> Result<Option<usize>> {
+        let place = self.fields.iter().position(|field| field.name == name);
+        if place.is_none() && !self.ignore_unknown {
+            return Err(Error::invalid(Self::unknown(name, &self.fields)).with_hint(IGNORE_UNKNOWN));
+        }
+        Ok(place)
+    }
+
+    fn unknown(name: &str, fields: &[Field]) -> String {
+        let last = name.rsplit('.').next().unwrap_or_default().to_lowercase();
+        let likeness = |field: &&Field| normalized_damerau_levenshtein(&last, &field.name.to_lowercase());
+        let nearest =
+            fields.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other))).filter(|field| likeness(field) > 0.4);
+        let meant = nearest.map_or_else(String::new, |field| format!("; the nearest is `{}`", field.name));
+        format!("the table has no column `{}`{meant}", values::shown(name))
+    }
+
+    /// Refuses that a file leaves out a column which has to have values.
+    fn may_miss(&self, field: &Field, is_there: bool) -> Result<()> {
+        if is_there || field.data_type.nullable {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("column `{}` is missing, and it is NOT NULL", field.name)))
+    }
+}
+
+const IGNORE_UNKNOWN: &str = "`--ignore-unknown` leaves such columns out";
+
+/// The name that is in `names` twice.
+fn twice(names: &[String]) -> Option<&String> {
+    names.iter().enumerate().find(|(at, name)| names.get(..*at).is_some_and(|before| before.contains(name))).map(|(_, name)| name)
+}
+
+/// Some whole rows of one file, as they stand there.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    source: Arc<Source>,
+    content: Content,
+    /// Bytes of the file, about.
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) name: String,
+    /// What its rows are counted in.
+    pub(super) unit: &'static str,
+}
+
+impl Source {
+    /// How messages name a place.
+    pub(super) fn place(&self, line: u64) -> String {
+        format!("`{}` {} {line}", self.name, self.unit)
+    }
+}
+
+#[derive(Debug)]
+enum Content {
+    Json(Records),
+    Csv(Records, Arc<Header>),
+    Rows(RecordBatch, u64),
+}
+
+/// Rows that fit the table.
+#[derive(Debug)]
+pub(super) struct ReadRows {
+    pub(super) source: Arc<Source>,
+    pub(super) rows: RecordBatch,
+    /// Line of each row (Parquet: its number).
+    pub(super) lines: Vec<u64>,
+    /// What was wrong with rows that were left out.
+    pub(super) bad: Vec<String>,
+    /// Bytes of the file, about.
+    pub(super) bytes: u64,
+}
+
+impl Chunk {
+    /// File, and line of the first row.
+    pub(super) fn start(&self) -> (Arc<Source>, u64) {
+        (Arc::clone(&self.source), self.line(0))
+    }
+
+    fn line(&self, index: usize) -> u64 {
+        match &self.content {
+            Content::Json(records) | Content::Csv(records, _) => records.list.get(index).map_or(1, |record| record.line),
+            Content::Rows(_, first) => first + index as u64,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match &self.content {
+            Content::Json(records) | Content::Csv(records, _) => records.list.len(),
+            Content::Rows(batch, _) => batch.num_rows(),
+        }
+    }
+
+    /// Reads the rows.
+    ///
+    /// # Errors
+    /// `Invalid` names file, line, column and value of the first bad row, when there are more than may be left out.
+    pub(super) fn read(&self, columns: &Columns) -> Result<ReadRows> {
+        let mut selection: Vec<usize> = (0..self.len()).collect();
+        let mut told = Vec::new();
+        loop {
+            let bad = match self.batch(&selection, columns) {
+                Ok(rows) => {
+                    let lines = selection.iter().map(|index| self.line(*index)).collect();
+                    return Ok(ReadRows { source: Arc::clone(&self.source), rows, lines, bad: told, bytes: self.bytes });
+                }
+                Err(Fault::Other(error)) => return Err(error.context(self.source.place(self.line(0)))),
+                Err(Fault::Values(mut bad)) => {
+                    bad.sort_by_key(|bad| bad.row);
+                    bad.dedup_by_key(|bad| bad.row);
+                    bad
+                }
+            };
+            for bad in &bad {
+                let line = selection.get(bad.row).map_or(1, |index| self.line(*index));
+                let column = if bad.path.is_empty() { String::new() } else { format!(", column `{}`", bad.path) };
+                told.push(format!("{}{column}: {}", self.source.place(line), bad.why));
+                if told.len() >= columns.faults_max {
+                    return Err(bad_row(told.pop().unwrap_or_default()));
+                }
+            }
+            let mut index = 0;
+            selection.retain(|_| {
+                index += 1;
+                bad.binary_search_by_key(&(index - 1), |bad| bad.row).is_err()
+            });
+        }
+    }
+
+    fn batch(&self, selection: &[usize], columns: &Columns) -> Result<RecordBatch, Fault> {
+        let found = match &self.content {
+            Content::Json(records) => json::read(records, selection, columns)?,
+            Content::Csv(records, header) => csv::read(records, selection, header, columns)?,
+            Content::Rows(batch, _) => parquet::read(batch, selection, columns)?,
+        };
+        let reading = Reading { bytes: columns.bytes, faults_max: columns.faults_max };
+        let made = found.into_iter().zip(&columns.fields).map(|(array, field)| match array {
+            Some(array) => column(&array, &field.name, &field.data_type, reading),
+            None => Ok(new_null_array(&arrow_type(&field.data_type.kind)?, selection.len())),
+        });
+        let arrays = made.collect::<Result<Vec<ArrayRef>, Fault>>()?;
+        let batch = RecordBatch::try_new(Arc::clone(&columns.arrow), arrays);
+        Ok(batch.map_err(|source| Error::internal("put columns together").with_source(source))?)
+    }
+}
+
+/// What stops a load at a bad row.
+pub(super) fn bad_row(told: String) -> Error {
+    Error::invalid(told).with_hint("`--skip-bad N` leaves up to N such rows out, `--ignore-unknown` unknown columns")
+}
+
+/// Chunks of all files, one after the other. Blocks while it reads.
+#[derive(Debug)]
+pub(super) struct Files {
+    inputs: std::vec::IntoIter<Input>,
+    columns: Arc<Columns>,
+    options: FileOptions,
+    open: Option<(Arc<Source>, Open)>,
+    is_first: bool,
+}
+
+enum Open {
+    Text(Cutter<Box<dyn Read + Send>>, Option<Arc<Header>>),
+    Parquet(parquet::Rows),
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if matches!(self, Self::Text(..)) { "Text" } else { "Parquet" })
+    }
+}
+
+impl Files {
+    pub(super) fn new(inputs: Vec<Input>, columns: Arc<Columns>, options: FileOptions) -> Self {
+        Self { inputs: inputs.into_iter(), columns, options, open: None, is_first: true }
+    }
+
+    /// The next chunk; `None` behind the last file.
+    ///
+    /// # Errors
+    /// `Invalid` names the file that can't be read, or whose columns don't fit.
+    pub(super) fn next(&mut self) -> Result<Option<Chunk>> {
+        loop {
+            if self.open.is_none() {
+                let Some(input) = self.inputs.next() else { return Ok(None) };
+                self.open = Some(self.opened(&input).map_err(|error| error.context(format!("load `{}`", input.name())))?);
+            }
+            let Some((source, open)) = &mut self.open else { continue };
+            let named = |error: Error| error.context(format!("load `{}`", source.name));
+            let from = if self.is_first { self.options.from_line } else { 1 };
+            let content = match open {
+                Open::Parquet(rows) => {
+                    rows.next().map_err(named)?.map(|(batch, first, bytes)| (Content::Rows(batch, first), bytes))
+                }
+                Open::Text(cutter, header) => cutter.next().map_err(named)?.map(|mut records| {
+                    let bytes = records.len();
+                    records.list.retain(|record| record.line >= from);
+                    match header {
+                        Some(header) => (Content::Csv(records, Arc::clone(header)), bytes),
+                        None => (Content::Json(records), bytes),
+                    }
+                }),
+            };
+            match content {
+                Some((content, bytes)) => {
+                    let chunk = Chunk { source: Arc::clone(source), content, bytes };
+                    if chunk.len() > 0 {
+                        return Ok(Some(chunk));
+                    }
+                }
+                None => {
+                    self.open = None;
+                    self.is_first = false;
+                }
+            }
+        }
+    }
+
+    fn opened(&self, input: &Input) -> Result<(Arc<Source>, Open)> {
+        let format = match (self.options.format, input) {
+            (Some(format), _) => format,
+            (None, Input::Stdin) => Format::Json,
+            (None, Input::File(_)) => input.format()?,
+        };
+        let from = if self.is_first { self.options.from_line.max(1) } else { 1 };
+        let open = match (format, input) {
+            (Format::Parquet, Input::Stdin) => {
+                return Err(Error::invalid("Parquet can't be read from a pipe").with_hint("name the file"));
+            }
+            (Format::Parquet, Input::File(path)) => Open::Parquet(parquet::Rows::open(path, &self.columns, from)?),
+            (Format::Json, _) => Open::Text(Cutter::new(reader(input)?, Form::Lines, CHUNK_BYTES), None),
+            (Format::Csv, _) => {
+                let delimiter = self.columns.delimiter;
+                let mut cutter = Cutter::new(reader(input)?, Form::Csv { delimiter }, CHUNK_BYTES);
+                let header = if self.options.header {
+                    Header::read(&cutter.header()?, delimiter, &self.columns)?
+                } else {
+                    Header::of_table(&self.columns)?
+                };
+                Open::Text(cutter, Some(Arc::new(header)))
+            }
+        };
+        let unit = if format == Format::Parquet { "row" } else { "line" };
+        Ok((Arc::new(Source { name: input.name(), unit }), open))
+    }
+}
+
+fn reader(input: &Input) -> Result<Box<dyn Read + Send>> {
+    Ok(match input {
+        Input::Stdin => Box::new(std::io::stdin()),
+        Input::File(path) => Box::new(File::open(path).map_err(|source| Error::invalid("open the file").with_source(source))?),
+    })
+}
+
+#[cfg(test)]
+mod tests;
