@@ -92,8 +92,11 @@ impl LakeTable {
 fn decode(bytes: bytes::Bytes, columns: &[Column]) -> Result<Vec<RecordBatch>> {
     let fault = |source: parquet::errors::ParquetError| Error::data("read parquet").with_source(source);
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(fault)?;
-    let names = columns.iter().filter_map(|column| column.stored.as_ref().map(|stored| stored.name.as_str()));
-    let mask = ProjectionMask::columns(builder.parquet_schema(), names);
+    // By place: a nested column is all its leaves, and a name may hold a dot.
+    let stored = |name: &str| columns.iter().any(|column| column.stored.as_ref().is_some_and(|stored| stored.name == name));
+    let roots = builder.parquet_schema().root_schema().get_fields().iter().enumerate();
+    let picked: Vec<usize> = roots.filter(|(_, field)| stored(field.name())).map(|(index, _)| index).collect();
+    let mask = ProjectionMask::roots(builder.parquet_schema(), picked);
     let reader = builder.with_projection(mask).build().map_err(fault)?;
     reader
         .map(|batch| {
@@ -117,8 +120,8 @@ fn value_of(column: &Column, batch: &RecordBatch) -> Result<ArrayRef> {
         None => new_null_array(lake_arrow_field(now)?.data_type(), batch.num_rows()),
         Some(stored) => {
             let values = batch.column_by_name(&stored.name).ok_or_else(|| Error::data("the file does not have it"))?;
-            let same = now.data_type.kind.is_nested() && now.data_type.same_as(&stored.data_type);
-            if same { Arc::clone(values) } else { cast(values, lake_arrow_field(now)?.data_type())? }
+            let same = now.data_type.same_as(&stored.data_type);
+            cast(values, lake_arrow_field(now)?.data_type(), same)?
         }
     };
     if !now.data_type.nullable && values.null_count() > 0 {
@@ -127,7 +130,8 @@ fn value_of(column: &Column, batch: &RecordBatch) -> Result<ArrayRef> {
     Ok(values)
 }
 
-fn cast(values: &ArrayRef, target: &ArrowType) -> Result<ArrayRef> {
+/// `same`: the type has not changed, so that nested values differ in the metadata of what is inside at most.
+fn cast(values: &ArrayRef, target: &ArrowType, same: bool) -> Result<ArrayRef> {
     let found = values.data_type();
     match (found, target) {
         (found, target) if found == target => Ok(Arc::clone(values)),
@@ -135,7 +139,7 @@ fn cast(values: &ArrayRef, target: &ArrowType) -> Result<ArrayRef> {
         (ArrowType::Timestamp(TimeUnit::Nanosecond, None), ArrowType::Timestamp(TimeUnit::Nanosecond, zone)) => {
             Ok(Arc::new(values.as_primitive::<TimestampNanosecondType>().clone().with_timezone_opt(zone.clone())))
         }
-        (found, target) if !found.is_nested() && can_cast_types(found, target) => {
+        (found, target) if (same || !found.is_nested()) && can_cast_types(found, target) => {
             let strict = CastOptions { safe: false, ..CastOptions::default() };
             cast_with_options(values, target, &strict)
                 .map_err(|source| Error::data(format!("values of type {found} as {target}")).with_source(source))

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use proptest::prelude::*;
@@ -95,6 +96,13 @@ async fn columns_are_projected_by_name() {
     let nulls: usize = batches.iter().map(|batch| batch.column(0).null_count()).sum();
     let expected = lines("paimon", "append_bucket", "rows").iter().filter(|row| row["id"].is_null()).count();
     assert_eq!(nulls, expected);
+
+    let lake = golden("paimon", "nested").await;
+    let snapshot = lake.snapshot(1).await.unwrap().unwrap();
+    let rows = lake.read_rows(&snapshot, None, Some(&["rr", "id", "g"])).await.unwrap().remove(0);
+    let names: Vec<_> = rows.schema().fields().iter().map(|field| field.name().clone()).collect();
+    assert_eq!(names, ["id", "rr"], "whole columns, no fields inside");
+    assert_eq!(rows.column(1).as_struct().columns().len(), 3);
 }
 
 #[tokio::test]

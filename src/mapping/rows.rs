@@ -10,7 +10,8 @@ use arrow_array::types::{
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
 };
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, Int32Array, Int64Array, PrimitiveArray, RecordBatch, RecordBatchOptions, new_null_array,
+    Array, ArrayRef, BinaryArray, Int32Array, Int64Array, ListArray, MapArray, PrimitiveArray, RecordBatch, RecordBatchOptions,
+    StructArray, new_null_array,
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType as ArrowType, SchemaRef, TimeUnit};
@@ -176,7 +177,9 @@ fn narrow(value: i64) -> Result<i32, ArrowError> {
     i32::try_from(value).map_err(|_source| ArrowError::ArithmeticOverflow(format!("time of day {value}")))
 }
 
-/// The column in the lake's Arrow type: shared where it is the same, else with other units, zone, or offsets.
+/// The column in the lake's Arrow type: shared where it is the same, else with other units, zone, offsets, or names inside.
+///
+/// Fields of a ROW go by name: one that the rows do not have yet is NULL, one that the lake does not have is never dropped.
 fn adapt(column: &ArrayRef, target: &ArrowType) -> Result<ArrayRef> {
     use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
     if column.data_type() == target {
@@ -216,9 +219,41 @@ fn adapt(column: &ArrayRef, target: &ArrowType) -> Result<ArrayRef> {
         (ArrowType::Timestamp(Nanosecond, None), ArrowType::Timestamp(Nanosecond, zone)) => {
             Arc::new(column.as_primitive::<TimestampNanosecondType>().clone().with_timezone_opt(zone.clone()))
         }
+        (ArrowType::List(_), ArrowType::List(child)) => {
+            let lists = column.as_list::<i32>();
+            let values = adapt(lists.values(), child.data_type())?;
+            let adapted = ListArray::try_new(Arc::clone(child), lists.offsets().clone(), values, lists.nulls().cloned());
+            Arc::new(adapted.map_err(misfit)?)
+        }
+        (ArrowType::Map(..), ArrowType::Map(child, ordered)) => {
+            let maps = column.as_map();
+            let entries = adapt_row(maps.entries(), child.data_type())?;
+            let (offsets, nulls) = (maps.offsets().clone(), maps.nulls().cloned());
+            Arc::new(MapArray::try_new(Arc::clone(child), offsets, entries, nulls, *ordered).map_err(misfit)?)
+        }
+        (ArrowType::Struct(_), ArrowType::Struct(_)) => Arc::new(adapt_row(column.as_struct(), target)?),
         (found, wanted) => return Err(Error::data(format!("rows of type {found} where the lake has {wanted}"))),
     };
     Ok(adapted)
+}
+
+fn misfit(source: ArrowError) -> Error {
+    Error::data("nested values do not fit the lake's type").with_source(source)
+}
+
+fn adapt_row(rows: &StructArray, target: &ArrowType) -> Result<StructArray> {
+    let ArrowType::Struct(wanted) = target else { return Err(Error::internal(format!("rows as {target}"))) };
+    if let Some(extra) = rows.fields().iter().find(|field| wanted.find(field.name()).is_none()) {
+        let why = "that the lake table, as it was opened, does not have";
+        return Err(Error::stale(format!("rows have a nested field `{}` {why}", extra.name())));
+    }
+    let columns = wanted.iter().map(|field| match rows.column_by_name(field.name()) {
+        Some(column) => adapt(column, field.data_type()).map_err(|error| error.context(format!("field `{}`", field.name()))),
+        None if field.is_nullable() => Ok(new_null_array(field.data_type(), rows.len())),
+        None => Err(Error::data(format!("field `{}` of the lake table is NOT NULL, but rows do not have it", field.name()))),
+    });
+    let columns = columns.collect::<Result<_>>()?;
+    StructArray::try_new_with_length(wanted.clone(), columns, rows.nulls().cloned(), rows.len()).map_err(misfit)
 }
 
 fn fixed_to_variable(column: &ArrayRef, width: i32) -> Result<ArrayRef> {

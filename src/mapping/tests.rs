@@ -4,7 +4,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{
     Int32Type, Int64Type, Time32MillisecondType, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
 };
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, ListArray, RecordBatch, StructArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::DataType as ArrowType;
 
 use super::*;
 use crate::error::Kind;
@@ -316,4 +318,55 @@ fn partition_columns_come_from_the_partition_and_not_from_the_rows() {
     let mut unreadable = partition;
     unreadable.spec[1].1 = "yesterday".into();
     assert_eq!(partition_row(Some(&unreadable), &table, &lake).unwrap_err().kind(), Kind::Data);
+}
+
+#[test]
+fn nested_rows_get_the_lake_s_units_and_missing_fields_but_lose_none() {
+    let time = TypeKind::Time { precision: 6 };
+    let row = |fields: Vec<Field>| TypeKind::Array(Box::new(DataType::nullable(TypeKind::Row(fields))));
+    let (t, z) = (field(1, "t", time), field(2, "z", TypeKind::TimestampLtz { precision: 0 }));
+    let fluss = table(vec![field(0, "a", row(vec![t.clone(), z.clone()]))]);
+    let schema = &fluss.schema;
+    let arrow = arrow_schema(schema).unwrap();
+    let ArrowType::List(element) = arrow.field(0).data_type() else { panic!() };
+    let ArrowType::Struct(inner) = element.data_type() else { panic!() };
+    let values = [
+        array_of(&t.data_type.kind, &[Some(Datum::Time(1)), None, Some(Datum::Time(86_399_999))]).unwrap(),
+        array_of(&z.data_type.kind, &[None, Some(Datum::Timestamp { millis: -1000, nanos: 0 }), None]).unwrap(),
+    ];
+    let rows = StructArray::try_new(inner.clone(), values.to_vec(), None).unwrap();
+    let lists = ListArray::try_new(Arc::clone(element), OffsetBuffer::from_lengths([1, 0, 2]), Arc::new(rows), None).unwrap();
+    let batch = LogBatch {
+        bucket: TableBucket { table: fluss.id, partition: None, bucket: BucketId(0) },
+        base_offset: 0,
+        commit_timestamp_ms: 0,
+        schema_id: schema.id,
+        rows: RecordBatch::try_new(arrow, vec![Arc::new(lists)]).unwrap(),
+        changes: None,
+    };
+    let convert = |lake: &TableSchema| LakeRows::new(&fluss, lake, LakeForm::Clean).unwrap().convert(&batch, schema, None);
+
+    let lake = lake_schema(&fluss).unwrap();
+    let found = convert(&lake).unwrap();
+    assert_eq!(found.schema(), lake_arrow_schema(&lake).unwrap());
+    let inside = |found: &RecordBatch| found.column(0).as_list::<i32>().values().as_struct().clone();
+    let times = inside(&found).column(0).as_primitive::<Time32MillisecondType>().iter().collect::<Vec<_>>();
+    assert_eq!(times, [Some(1), None, Some(86_399_999)]);
+    assert_eq!(inside(&found).column(1).as_primitive::<TimestampMillisecondType>().value(1), -1000);
+
+    // Rows older than the lake's type: as for columns, what they do not have is NULL, what the lake does not have is kept back.
+    let later = field(9, "later", TypeKind::String);
+    let mut wider = lake.clone();
+    let TypeKind::Array(element) = &lake.fields[0].data_type.kind else { panic!() };
+    let TypeKind::Row(fields) = &element.kind else { panic!() };
+    wider.fields[0].data_type.kind = row([fields.as_slice(), std::slice::from_ref(&later)].concat());
+    assert_eq!(inside(&convert(&wider).unwrap()).column(2).null_count(), 3);
+    let required = Field { data_type: DataType::required(TypeKind::String), ..later };
+    wider.fields[0].data_type.kind = row([fields.as_slice(), &[required]].concat());
+    let error = convert(&wider).unwrap_err();
+    assert!(error.kind() == Kind::Data && error.chain().contains("`later`"), "{}", error.chain());
+    let mut narrower = lake.clone();
+    narrower.fields[0].data_type.kind = row(fields[..1].to_vec());
+    let error = convert(&narrower).unwrap_err();
+    assert!(error.kind() == Kind::Stale && error.chain().contains("`z`"), "{}", error.chain());
 }

@@ -29,9 +29,6 @@ pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
         return refuse("primary keys are".to_owned());
     }
     mapping::check_columns(table)?;
-    if let Some(field) = table.schema.fields.iter().find(|field| field.data_type.kind.is_nested()) {
-        return refuse(format!("the nested type of column `{}` is", field.name));
-    }
     let option = |key: &str| table.properties.get(key).map(String::as_str);
     match option("table.datalake.format") {
         Some(format) if format.eq_ignore_ascii_case("paimon") => {}

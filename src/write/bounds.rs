@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::model::{Datum, TypeKind};
 use crate::paimon::stats::{ColumnStats, StatsMode};
 
+use super::nested::{child_types, children};
 use super::schema::is_int96;
 
 /// What has been seen of one column of one file.
@@ -25,6 +26,8 @@ pub(super) struct Bounds {
 enum Seen {
     /// Bounds are not asked for or not defined (bytes, INT96): only NULLs count.
     Nothing,
+    /// Nested: no bounds, but what is inside has to be of its type.
+    Inside,
     /// Every integer type, dates, times, timestamps and booleans (0, 1).
     Int(Option<(i64, i64)>),
     Decimal(Option<(i128, i128)>),
@@ -44,6 +47,7 @@ impl Bounds {
             TypeKind::Float | TypeKind::Double => Seen::Float { range: None, nan: false },
             // Whatever the mode: a value of too many digits would be cut to the bytes that the precision has.
             TypeKind::Decimal { .. } => Seen::Decimal(None),
+            kind if kind.is_nested() => Seen::Inside,
             _ if matches!(mode, StatsMode::None | StatsMode::Counts) || is_int96(kind) => Seen::Nothing,
             TypeKind::Boolean
             | TypeKind::TinyInt
@@ -68,6 +72,7 @@ impl Bounds {
         self.nulls += i64::try_from(array.null_count()).unwrap_or(i64::MAX);
         match &mut self.seen {
             Seen::Nothing => {}
+            Seen::Inside => check_inside(&self.kind, array)?,
             Seen::Int(range) => widen(range, int_range(&self.kind, array)?),
             Seen::Decimal(range) => {
                 let found = range_of::<Decimal128Type, _>(array, |value| value)?;
@@ -158,6 +163,17 @@ impl Bounds {
         let narrow = value as f32;
         Some(if self.kind == TypeKind::Float { Datum::Float(narrow) } else { Datum::Double(value) })
     }
+}
+
+/// [`check_digits`] for the decimals inside a nested type.
+fn check_inside(kind: &TypeKind, array: &ArrayRef) -> Result<()> {
+    if let TypeKind::Decimal { .. } = kind
+        && let Some((min, max)) = range_of::<Decimal128Type, _>(array, |value| value)?
+    {
+        check_digits(kind, min)?;
+        check_digits(kind, max)?;
+    }
+    child_types(kind).into_iter().zip(children(array)).try_for_each(|(child, array)| check_inside(&child.kind, &array))
 }
 
 /// Parquet's writer cuts what does not fit, without a word.

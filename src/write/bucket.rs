@@ -11,6 +11,7 @@ use futures::future::try_join_all;
 use super::WriteContext;
 use super::bounds::Bounds;
 use super::encode::{ColumnSet, FileEncoder};
+use super::nested::size_of;
 use crate::error::{Error, Result};
 use crate::model::TableBucket;
 use crate::paimon::{BinaryRow, DataFile, EntryKind, ManifestEntry, SimpleStats, path, stats};
@@ -152,7 +153,7 @@ impl Buffer {
 
 /// Bytes of the values, however large the buffers behind them are.
 fn size_of_rows(rows: &RecordBatch) -> usize {
-    rows.columns().iter().map(|array| array.to_data().get_slice_memory_size().unwrap_or(0)).sum()
+    rows.columns().iter().map(size_of).sum()
 }
 
 impl BucketWriter {

@@ -19,6 +19,7 @@ use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 
 use super::bounds::Bounds;
 use super::encoding::{self, Codec};
+use super::nested::{leaf_count, size_of};
 use super::schema::{is_int96, parquet_schema};
 use crate::error::{Error, Result};
 use crate::paimon::stats::StatsMode;
@@ -40,7 +41,7 @@ impl Shape {
     /// `modes` has one element per column.
     ///
     /// # Errors
-    /// `Unsupported` names a nested column.
+    /// `Unsupported` names a column of a type that a lake file can't hold.
     pub(super) fn new(schema: Arc<TableSchema>, codec: Codec, modes: Vec<StatsMode>) -> Result<Self> {
         let parquet = parquet_schema(&schema)?;
         let arrow = lake_arrow_schema(&schema)?;
@@ -86,17 +87,20 @@ impl FileEncoder {
             .create_column_writers(self.row_groups)
             .map_err(fault)?;
         self.row_groups += 1;
-        let count = count.clamp(1, sinks.len().max(1));
+        let count = count.clamp(1, self.shape.schema.fields.len().max(1));
         let mut parts: Vec<(usize, ColumnSet)> =
             (0..count).map(|_| (0, ColumnSet { batches: Arc::clone(batches), columns: Vec::new() })).collect();
-        let mut columns = Vec::with_capacity(sinks.len());
+        let mut columns = Vec::with_capacity(self.shape.schema.fields.len());
         let bounds = std::mem::take(&mut self.bounds);
-        let fields = self.shape.schema.fields.iter().zip(self.shape.arrow.fields()).zip(self.shape.parquet.columns());
-        for (index, ((sink, bounds), ((field, arrow), descriptor))) in sinks.into_iter().zip(bounds).zip(fields).enumerate() {
-            let sink = if is_int96(&field.data_type.kind) {
-                Sink::Int96(Arc::clone(descriptor), Arc::clone(self.writer.properties()))
-            } else {
-                Sink::Arrow(Box::new(sink))
+        // A leaf each, in the order of the columns.
+        let mut leaves = sinks.into_iter().zip(self.shape.parquet.columns());
+        let fields = self.shape.schema.fields.iter().zip(self.shape.arrow.fields());
+        for (index, (bounds, (field, arrow))) in bounds.into_iter().zip(fields).enumerate() {
+            let kind = &field.data_type.kind;
+            let (leaves, descriptors): (Vec<_>, Vec<_>) = leaves.by_ref().take(leaf_count(kind)).unzip();
+            let sink = match descriptors.first() {
+                Some(descriptor) if is_int96(kind) => Sink::Int96(Arc::clone(descriptor), Arc::clone(self.writer.properties())),
+                _ => Sink::Arrow(leaves),
             };
             let weight = batches.iter().filter_map(|batch| batch.columns().get(index)).map(work).sum::<usize>();
             columns.push((weight, Column { index, field: Arc::clone(arrow), sink, bounds }));
@@ -122,7 +126,11 @@ impl FileEncoder {
         for column in columns {
             self.bounds.push(column.bounds);
             match column.chunk {
-                Chunk::Arrow(chunk) => chunk.append_to_row_group(&mut row_group).map_err(fault)?,
+                Chunk::Arrow(leaves) => {
+                    for chunk in leaves {
+                        chunk.append_to_row_group(&mut row_group).map_err(fault)?;
+                    }
+                }
                 Chunk::Int96(bytes, close) => row_group.append_column(&bytes, *close).map_err(fault)?,
             }
         }
@@ -162,7 +170,7 @@ impl FileEncoder {
 
 /// Rough cost of a column: what has to be touched, plus something per value.
 fn work(array: &ArrayRef) -> usize {
-    array.to_data().get_slice_memory_size().unwrap_or(0) + 8 * array.len()
+    size_of(array) + 8 * array.len()
 }
 
 /// Some columns of a row group, still to be encoded.
@@ -179,7 +187,8 @@ struct Column {
 }
 
 enum Sink {
-    Arrow(Box<ArrowColumnWriter>),
+    /// One for each leaf.
+    Arrow(Vec<ArrowColumnWriter>),
     /// parquet's Arrow writer has no INT96.
     Int96(ColumnDescPtr, WriterPropertiesPtr),
 }
@@ -192,7 +201,7 @@ pub(super) struct EncodedColumn {
 }
 
 enum Chunk {
-    Arrow(Box<ArrowColumnChunk>),
+    Arrow(Vec<ArrowColumnChunk>),
     Int96(Bytes, Box<ColumnCloseResult>),
 }
 
@@ -214,17 +223,17 @@ impl Column {
             self.bounds.add(array).map_err(|error| error.context(format!("column `{}`", self.field.name())))?;
         }
         let chunk = match self.sink {
-            Sink::Arrow(mut writer) => {
+            Sink::Arrow(mut writers) => {
                 for array in arrays {
-                    for leaf in compute_leaves(&self.field, array).map_err(fault)? {
+                    for (writer, leaf) in writers.iter_mut().zip(compute_leaves(&self.field, array).map_err(fault)?) {
                         writer.write(&leaf).map_err(fault)?;
                     }
                 }
-                let mut chunk = writer.close().map_err(fault)?;
+                let mut chunks = writers.into_iter().map(|writer| writer.close().map_err(fault)).collect::<Result<Vec<_>>>()?;
                 if self.bounds.has_nan() {
-                    forget_bounds(chunk.close_mut())?;
+                    chunks.iter_mut().try_for_each(|chunk| forget_bounds(chunk.close_mut()))?;
                 }
-                Chunk::Arrow(Box::new(chunk))
+                Chunk::Arrow(chunks)
             }
             Sink::Int96(descriptor, properties) => {
                 let (bytes, close) = encode_int96(descriptor, properties, &arrays)?;

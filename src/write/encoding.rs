@@ -12,6 +12,7 @@ use parquet::basic::{Compression, Encoding, Type as Physical, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
+use super::nested;
 use crate::error::{Error, Result};
 use crate::paimon::options::Compression as TableCompression;
 
@@ -62,14 +63,24 @@ pub(super) fn properties(
     rows: usize,
     bytes: usize,
 ) -> WriterProperties {
+    let mut leaves: Vec<Vec<ArrayRef>> = vec![Vec::new(); schema.num_columns()];
+    for batch in batches {
+        let mut all = Vec::with_capacity(leaves.len());
+        batch.columns().iter().for_each(|column| nested::leaves(column, &mut all));
+        leaves.iter_mut().zip(all).for_each(|(leaf, array)| leaf.push(array));
+    }
     let mut builder = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_compression(codec.of(rows, bytes))
         .set_dictionary_enabled(false)
         .set_dictionary_page_size_limit(DICTIONARY_BYTES_MAX)
         .set_encoding(Encoding::PLAIN);
-    for (index, column) in schema.columns().iter().enumerate() {
+    for (column, arrays) in schema.columns().iter().zip(leaves) {
         let path = column.path().clone();
+        if path.parts().len() > 1 {
+            // Nobody filters by what is nested, and NaN would have to be left out.
+            builder = builder.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
+        }
         match column.physical_type() {
             Physical::INT32 | Physical::INT64 => {
                 builder = builder.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
@@ -78,8 +89,7 @@ pub(super) fn properties(
             Physical::INT96 => builder = builder.set_column_statistics_enabled(path, EnabledStatistics::None),
             Physical::BOOLEAN => {}
             Physical::FLOAT | Physical::DOUBLE | Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => {
-                let columns: Vec<&ArrayRef> = batches.iter().filter_map(|batch| batch.columns().get(index)).collect();
-                if dictionary_pays(column, &columns, rows) {
+                if dictionary_pays(column, &arrays) {
                     builder = builder.set_column_dictionary_enabled(path, true);
                 }
             }
@@ -88,9 +98,10 @@ pub(super) fn properties(
     builder.build()
 }
 
-/// Whether a dictionary makes a row group of `rows` rows clearly smaller, judged by a sample.
-fn dictionary_pays(column: &ColumnDescriptor, arrays: &[&ArrayRef], rows: usize) -> bool {
-    let sample = sample(arrays);
+/// Whether a dictionary makes a row group of these values clearly smaller, judged by a sample.
+fn dictionary_pays(column: &ColumnDescriptor, arrays: &[ArrayRef]) -> bool {
+    let total = arrays.iter().map(|array| array.len()).sum();
+    let sample = sample(arrays, total);
     if sample.values == 0 {
         return false;
     }
@@ -100,7 +111,7 @@ fn dictionary_pays(column: &ColumnDescriptor, arrays: &[&ArrayRef], rows: usize)
         Physical::FLOAT => 4.0,
         _ => 8.0,
     };
-    let values = to_f64(rows) * to_f64(sample.values) / to_f64(sample.rows.max(1));
+    let values = to_f64(total) * to_f64(sample.values) / to_f64(sample.rows.max(1));
     let distinct = expected_distinct(sample.values, sample.distinct, values);
     let dictionary = distinct * width;
     // Plain pages shrink by half or so under compression, indices do not.
@@ -128,9 +139,8 @@ struct Sample {
     bytes: f64,
 }
 
-/// Looks at up to [`SAMPLE`] values, evenly over all arrays.
-fn sample(arrays: &[&ArrayRef]) -> Sample {
-    let total: usize = arrays.iter().map(|array| array.len()).sum();
+/// Looks at up to [`SAMPLE`] of the `total` values, evenly over all arrays.
+fn sample(arrays: &[ArrayRef], total: usize) -> Sample {
     let step = total.div_ceil(SAMPLE).max(1);
     let mut seen: Vec<&[u8]> = Vec::with_capacity(SAMPLE);
     let mut numbers: Vec<u128> = Vec::new();

@@ -7,6 +7,7 @@ mod bounds;
 mod bucket;
 mod encode;
 mod encoding;
+mod nested;
 mod schema;
 
 use std::sync::Arc;
@@ -63,7 +64,7 @@ impl WriteContext {
     /// Prepares writing into the append table at `root` (its folder inside `store`, e.g. `demo.db/orders`).
     ///
     /// # Errors
-    /// `Unsupported` names what this build can't write: primary keys, nested types, an option; `Invalid` an option's value.
+    /// `Unsupported` names what this build can't write: primary keys, a type, an option; `Invalid` an option's value.
     pub fn new(
         store: Store,
         root: impl Into<String>,

@@ -61,19 +61,22 @@ async fn written(store: &Store, entry: &ManifestEntry) -> Bytes {
     bytes
 }
 
-/// The golden table of every type, without its nested columns: its schema, and its rows in lake Arrow types.
+/// Same values, the lake's type: the reader gives INT96 no time zone, and nested fields other metadata.
+fn as_type(array: &ArrayRef, target: &arrow_schema::DataType) -> ArrayRef {
+    if target.is_nested() {
+        return arrow_cast::cast(array, target).unwrap();
+    }
+    make_array(array.to_data().into_builder().data_type(target.clone()).build().unwrap())
+}
+
+/// The golden table of every type: its schema, and its rows in lake Arrow types.
 fn golden() -> (Arc<TableSchema>, Bytes, RecordBatch) {
-    let mut schema = TableSchema::from_json(&std::fs::read_to_string(format!("{GOLDEN}/schema/schema-0")).unwrap()).unwrap();
-    schema.fields.retain(|field| !field.data_type.kind.is_nested());
+    let schema = TableSchema::from_json(&std::fs::read_to_string(format!("{GOLDEN}/schema/schema-0")).unwrap()).unwrap();
     let file = std::fs::read_dir(format!("{GOLDEN}/bucket-0")).unwrap().next().unwrap().unwrap().path();
     let bytes = Bytes::from(std::fs::read(file).unwrap());
     let rows = read(bytes.clone()).remove(0);
     let arrow = lake_arrow_schema(&schema).unwrap();
-    let columns = arrow.fields().iter().map(|field| {
-        let array = rows.column_by_name(field.name()).unwrap();
-        // Same values, the lake's type: the reader gives INT96 no time zone.
-        make_array(array.to_data().into_builder().data_type(field.data_type().clone()).build().unwrap())
-    });
+    let columns = arrow.fields().iter().map(|field| as_type(rows.column_by_name(field.name()).unwrap(), field.data_type()));
     let rows = RecordBatch::try_new(Arc::clone(&arrow), columns.collect()).unwrap();
     (Arc::new(schema), bytes, rows)
 }
@@ -85,13 +88,15 @@ fn printed(schema: &parquet::schema::types::Type) -> String {
 }
 
 #[test]
-fn the_parquet_schema_is_java_s_for_every_scalar_type() {
-    let (schema, bytes, _) = golden();
-    let ours = printed(parquet_schema(&schema).unwrap().root_schema());
-    let java = SerializedFileReader::new(bytes).unwrap();
-    let java = printed(java.metadata().file_metadata().schema());
-    let scalar = java.lines().take(1 + schema.fields.len()).collect::<Vec<_>>();
-    assert_eq!(ours.lines().take(1 + schema.fields.len()).collect::<Vec<_>>(), scalar);
+fn the_parquet_schema_is_java_s_for_every_type() {
+    for name in ["all_types", "nested"] {
+        let folder = format!("fixtures/paimon/{name}");
+        let schema = TableSchema::from_json(&std::fs::read_to_string(format!("{folder}/schema/schema-0")).unwrap()).unwrap();
+        let ours = printed(parquet_schema(&schema).unwrap().root_schema());
+        let file = std::fs::read_dir(format!("{folder}/bucket-0")).unwrap().next().unwrap().unwrap().path();
+        let java = SerializedFileReader::new(Bytes::from(std::fs::read(file).unwrap())).unwrap();
+        assert_eq!(ours, printed(java.metadata().file_metadata().schema()));
+    }
 }
 
 fn rendered(value: &Option<Datum>, kind: &TypeKind) -> Value {
@@ -139,16 +144,17 @@ async fn java_s_rows_get_java_s_statistics_and_come_back_unchanged() {
     let dump = std::fs::read_to_string(format!("{GOLDEN}.dump.jsonl")).unwrap();
     let java: Value =
         dump.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).find(|line| line["type"] == "file").unwrap();
-    let types: Vec<DataType> = schema.fields.iter().map(|field| field.data_type.clone()).collect();
+    let kept = || schema.fields.iter().filter(|field| !field.data_type.kind.is_nested());
+    let types: Vec<DataType> = kept().map(|field| field.data_type.clone()).collect();
     let file = &entry.file;
     for (ours, bound) in [(&file.value_stats.min_values, "min"), (&file.value_stats.max_values, "max")] {
-        for (value, field) in ours.read(&types).unwrap().iter().zip(&schema.fields) {
+        for (value, field) in ours.read(&types).unwrap().iter().zip(kept()) {
             let java = &java["valueStats"][bound][&field.name];
             assert_eq!(&rendered(value, &field.data_type.kind), java, "{bound} of `{}`", field.name);
         }
     }
     assert_eq!(json!(file.value_stats.null_counts), java["valueStats"]["nullCounts"]);
-    assert_eq!(file.value_stats_cols, None);
+    assert_eq!(json!(file.value_stats_cols), java["valueStatsCols"], "all but the nested columns");
     assert_eq!((file.row_count, file.min_sequence_number, file.max_sequence_number), (3, 10, 12));
     assert_eq!((file.schema_id, file.level, file.delete_row_count, file.file_source), (0, 0, Some(0), Some(0)));
     assert_eq!(file.creation_time_ms, Some(1_000));
@@ -157,7 +163,7 @@ async fn java_s_rows_get_java_s_statistics_and_come_back_unchanged() {
     let back = read(written(&store, entry).await).remove(0);
     for (ours, field) in rows.columns().iter().zip(&schema.fields) {
         let back = back.column_by_name(&field.name).unwrap();
-        let back = make_array(back.to_data().into_builder().data_type(ours.data_type().clone()).build().unwrap());
+        let back = as_type(back, ours.data_type());
         assert_eq!(&back, ours, "{}", field.name);
     }
 }
@@ -450,11 +456,41 @@ async fn what_can_t_be_written_is_refused_by_name() {
     };
     let mut keyed = (*orders(&[("bucket", "1")])).clone();
     keyed.primary_keys.push("id".into());
-    let nested = table(vec![field(0, "a", DataType::nullable(TypeKind::Row(vec![])))], &[]);
+    let one = |kind| (*table(vec![field(0, "a", DataType::nullable(kind))], &[])).clone();
+    let precise = DataType::nullable(TypeKind::TimestampLtz { precision: 7 });
     let gzip = orders(&[("file.compression", "gzip")]);
-    for (schema, word) in [(keyed, "primary-key"), ((*nested).clone(), "`a`"), ((*gzip).clone(), "`gzip`")] {
+    for (schema, words) in [
+        (keyed, &["primary-key"][..]),
+        (one(TypeKind::Row(vec![])), &["`a`", "ROW without fields"]),
+        (one(TypeKind::Multiset(Box::new(DataType::nullable(TypeKind::Int)))), &["`a`", "MULTISET"]),
+        (one(TypeKind::Array(Box::new(precise))), &["`a`", "TIMESTAMP(7)"]),
+        ((*gzip).clone(), &["`gzip`"]),
+    ] {
         let error = refusal(schema);
         assert_eq!(error.kind(), Kind::Unsupported);
-        assert!(error.to_string().contains(word), "{error}");
+        assert!(words.iter().all(|word| error.chain().contains(word)), "{}", error.chain());
+    }
+}
+
+#[tokio::test]
+async fn a_decimal_of_too_many_digits_is_refused_inside_nested_types_too() {
+    let decimal = DataType::nullable(TypeKind::Decimal { precision: 5, scale: 2 });
+    let schema = table(vec![field(0, "a", DataType::nullable(TypeKind::Array(Box::new(decimal))))], &[]);
+    let arrow = lake_arrow_schema(&schema).unwrap();
+    let arrow_schema::DataType::List(element) = arrow.field(0).data_type() else { panic!() };
+    for (value, fits) in [(99_999, true), (100_000, false)] {
+        let store = Store::in_memory();
+        let context = context(&store, &schema, WriteOptions::default());
+        let values = Decimal128Array::from(vec![1, value]).with_precision_and_scale(5, 2).unwrap();
+        let offsets = arrow_buffer::OffsetBuffer::from_lengths([2]);
+        let lists = arrow_array::ListArray::try_new(Arc::clone(element), offsets, Arc::new(values), None).unwrap();
+        let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
+        let rows = RecordBatch::try_new(Arc::clone(&arrow), vec![Arc::new(lists)]).unwrap();
+        writer.write(rows, 0, context.runtime.budget.acquire(64).await).await.unwrap();
+        let outcome = writer.finish().await;
+        assert_eq!(outcome.as_ref().map(Vec::len).map_err(|error| error.kind()), if fits { Ok(1) } else { Err(Kind::Data) });
+        if let Err(error) = outcome {
+            assert!(error.chain().contains("column `a`") && error.chain().contains("`100000`"), "{}", error.chain());
+        }
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod binary;
 mod commands;
 mod crash;
 mod edges;
+mod nested;
 mod rescale;
 mod restart;
 mod rivals;
