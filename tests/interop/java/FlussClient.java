@@ -25,6 +25,7 @@ import org.apache.fluss.types.*;
  */
 public final class FlussClient {
     private final Map<String, Connection> connections = new HashMap<>();
+    private final Map<String, Table> tables = new HashMap<>();
 
     public static void main(String[] args) throws Exception { Lines.serve(new FlussClient()::answer); }
 
@@ -60,8 +61,7 @@ public final class FlussClient {
             case "drop": get(admin.dropTable(path, false)); return true;
             case "info": return info(get(admin.getTableInfo(path)));
             case "set": return alter(admin, path, changes(Lines.pairs(q, "properties")));
-            case "add-column": return alter(admin, path, List.of(TableChange.addColumn(
-                    Lines.text(q, "column", null), DataTypes.parse(Lines.text(q, "type", null)), null, TableChange.ColumnPosition.last())));
+            case "add-columns": return alter(admin, path, added(q.getAsJsonArray("columns")));
             case "bucket-count": return alter(admin, path, List.of(
                     (TableChange) TableChange.class.getMethod("modifyBucketCount", int.class).invoke(null, q.get("count").getAsInt())));
             case "create-partition": get(admin.createPartition(path, new PartitionSpec(Lines.pairs(q, "spec")), false)); return true;
@@ -110,6 +110,16 @@ public final class FlussClient {
     private static List<TableChange> changes(Map<String, String> properties) {
         List<TableChange> all = new ArrayList<>();
         properties.forEach((k, v) -> all.add(TableChange.set(k, v)));
+        return all;
+    }
+
+    /** Columns [[name, type]…] behind all others. */
+    private static List<TableChange> added(JsonArray columns) {
+        List<TableChange> all = new ArrayList<>();
+        for (JsonElement e : columns) {
+            JsonArray column = e.getAsJsonArray();
+            all.add(TableChange.addColumn(column.get(0).getAsString(), DataTypes.parse(column.get(1).getAsString()), null, TableChange.ColumnPosition.last()));
+        }
         return all;
     }
 
@@ -166,10 +176,16 @@ public final class FlussClient {
 
     // ---- rows
 
-    /** rows [[value…]…]; every N rows a flush with `flush-every`. What a rescale has turned away is sent again, as that error asks. */
-    private static Object append(Connection c, TablePath path, JsonObject q) throws Exception {
+    /**
+     * rows [[value…]…]; every N rows a flush with `flush-every`. What a rescale has turned away is sent again, as that error asks.
+     * `writer` names a table that stays open, and knows the columns that there were at its first use.
+     */
+    private Object append(Connection c, TablePath path, JsonObject q) throws Exception {
         int every = Lines.number(q, "flush-every", 0), sent = 0;
-        try (Table t = c.getTable(path)) {
+        String writer = Lines.text(q, "writer", null);
+        Table kept = writer == null ? null : tables.get(writer), t = kept == null ? c.getTable(path) : kept;
+        if (writer != null) tables.put(writer, t);
+        try {
             AppendWriter w = t.newAppend().createWriter();
             List<GenericRow> rows = new ArrayList<>();
             for (JsonElement row : q.getAsJsonArray("rows")) rows.add(row(row.getAsJsonArray(), t.getTableInfo().getRowType()));
@@ -192,6 +208,8 @@ public final class FlussClient {
                 }
                 rows = again;
             }
+        } finally {
+            if (writer == null) t.close();
         }
         return sent;
     }

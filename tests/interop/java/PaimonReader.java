@@ -91,7 +91,7 @@ public final class PaimonReader {
         for (ManifestEntry e : table.store().newScan().plan().files()) {
             all.add(map("partition", values(e.partition(), partition), "bucket", e.bucket(), "total", e.totalBuckets(), "name", e.file().fileName(),
                     "path", table.store().pathFactory().createDataFilePathFactory(e.partition(), e.bucket()).toPath(e.file()).toUri().getPath(),
-                    "rows", e.file().rowCount(), "level", e.file().level(), "min-sequence", e.file().minSequenceNumber(), "max-sequence", e.file().maxSequenceNumber()));
+                    "rows", e.file().rowCount(), "schema", e.file().schemaId(), "level", e.file().level(), "min-sequence", e.file().minSequenceNumber(), "max-sequence", e.file().maxSequenceNumber()));
         }
         return all;
     }
