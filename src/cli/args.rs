@@ -75,6 +75,9 @@ pub(super) struct Node {
     /// Address that clients are told; needed when listening on all addresses [default: where it listens].
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) advertise: Option<String>,
+    /// File with a line `USER:PASSWORD` for each who may log in (SASL/PLAIN) [default: nobody has to].
+    #[arg(long, value_name = "FILE")]
+    pub(super) sasl_users: Option<PathBuf>,
     /// Where lake tables are made [default: `warehouse` in the node's folder].
     #[arg(long, value_name = "PATH")]
     pub(super) warehouse: Option<PathBuf>,

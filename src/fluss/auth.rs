@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::code::Code;
 use super::proto::AuthenticateRequest;
 use crate::error::{Error, Result};
 
@@ -46,6 +47,25 @@ impl Credentials {
         &self.username
     }
 
+    /// Who a client says it is: the server's side of [`Self::request`].
+    ///
+    /// # Errors
+    /// `Invalid` with code 46 for another mechanism, or a token that is none of PLAIN's.
+    pub(crate) fn read(request: &AuthenticateRequest) -> Result<Self> {
+        if !request.protocol.eq_ignore_ascii_case(MECHANISM) {
+            let found = &request.protocol;
+            return Err(Code::AUTHENTICATE.answer(format!("the mechanism here is `{MECHANISM}`, the client's is `{found}`")));
+        }
+        let text = std::str::from_utf8(&request.token).unwrap_or_default();
+        match text.split('\0').collect::<Vec<_>>()[..] {
+            // Acting for somebody else is not offered.
+            [other, username, password] if other.is_empty() || other == username => {
+                Self::new(username, password).map_err(|error| Code::AUTHENTICATE.answer("authentication failed").with_source(error))
+            }
+            _ => Err(Code::AUTHENTICATE.answer("authentication failed: that is no SASL/PLAIN token")),
+        }
+    }
+
     /// What proves it to a server.
     pub(super) fn request(&self) -> AuthenticateRequest {
         let token = format!("\0{}\0{}", self.username, self.password);
@@ -65,6 +85,25 @@ mod tests {
         assert_eq!((request.protocol.as_str(), request.token.as_ref()), ("PLAIN", b"\0otto\0geheim".as_slice()));
         let shown = format!("{credentials:?} {:#?}", Some(&credentials));
         assert!(shown.contains("otto") && !shown.contains("geheim"), "{shown}");
+    }
+
+    #[test]
+    fn a_server_reads_what_a_client_sends_and_refuses_what_is_no_plain() {
+        let credentials = Credentials::new("otto", "geh:eim").unwrap();
+        assert_eq!(Credentials::read(&credentials.request()).unwrap(), credentials);
+        for (protocol, token) in [
+            ("SCRAM", "\0otto\0geheim"),
+            ("PLAIN", ""),
+            ("PLAIN", "\0otto"),
+            ("PLAIN", "\0otto\0"),
+            ("PLAIN", "\0\0geheim"),
+            ("PLAIN", "anna\0otto\0geheim"),
+            ("PLAIN", "\0otto\0geheim\0"),
+        ] {
+            let request = AuthenticateRequest { protocol: protocol.into(), token: token.to_owned().into_bytes().into() };
+            let error = Credentials::read(&request).unwrap_err();
+            assert!(error.code() == Some(46) && !error.chain().contains("geheim"), "{}", error.chain());
+        }
     }
 
     #[test]

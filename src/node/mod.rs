@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Result};
+use crate::fluss::connection::Credentials;
 use crate::runtime::Runtime;
 
 use log::{LogOptions, LogStore};
@@ -38,6 +39,8 @@ pub struct NodeOptions {
     pub listen: String,
     /// Address that clients are told, `HOST` or `HOST:PORT`; the listening one if not set.
     pub advertise: Option<String>,
+    /// Who may talk to it, by SASL/PLAIN; nobody has to log in if there are none.
+    pub users: Vec<Credentials>,
     /// Root of the lake tables, a path or `file:` URL; `warehouse` in the folder if not set.
     pub warehouse: Option<String>,
     /// How long a table stays with its holder after the last heartbeat.
@@ -63,6 +66,7 @@ impl NodeOptions {
             dir: dir.into(),
             listen: "127.0.0.1:0".to_owned(),
             advertise: None,
+            users: Vec::new(),
             warehouse: None,
             lease: Duration::from_secs(120),
             strict_routing: true,

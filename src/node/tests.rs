@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::log::tests::batch;
 use super::*;
+use crate::error::Kind;
 use crate::fluss::connection::{Connection, ConnectionOptions};
 use crate::fluss::proto::*;
 
@@ -287,4 +288,31 @@ fn advertised_addresses_are_read_with_and_without_port() {
     }
     assert!(server::advertised(Some("h:x"), "127.0.0.1:5".parse().unwrap()).is_err());
     assert!(server::advertised(None, "0.0.0.0:5".parse().unwrap()).is_err());
+}
+
+#[tokio::test]
+async fn a_node_with_users_serves_nobody_else_and_one_without_takes_no_login() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = Runtime::system(1, 64 << 20).unwrap();
+    let otto = Credentials::new("otto", "geheim").unwrap();
+    let as_user = |credentials| ConnectionOptions { credentials, ..Default::default() };
+    let mut options = NodeOptions::new(folder.path());
+    options.users = vec![Credentials::new("anna", "x").unwrap(), otto.clone()];
+    let node = Node::start(options, runtime.clone()).await.unwrap();
+    let address = node.address().to_string();
+    let connect = async |credentials| Connection::connect(&address, &as_user(credentials), &runtime).await;
+    let code = |error: Error| (error.kind(), error.code());
+    let client = connect(Some(otto.clone())).await.unwrap();
+    client.call(&ListDatabasesRequest::default()).await.unwrap();
+    let stranger = connect(None).await.unwrap();
+    assert_eq!(code(stranger.call(&ListDatabasesRequest::default()).await.unwrap_err()), (Kind::Invalid, Some(46)));
+    let produce = stranger.call(&ProduceLogRequest { acks: -1, table_id: 1, ..Default::default() }).await.unwrap_err();
+    assert_eq!(code(produce), (Kind::Invalid, Some(46)));
+    for wrong in [Credentials::new("otto", "x").unwrap(), Credentials::new("emil", "geheim").unwrap()] {
+        assert_eq!(code(connect(Some(wrong)).await.unwrap_err()), (Kind::Invalid, Some(46)));
+    }
+    node.stop().await;
+    let open = Node::start(NodeOptions::new(folder.path()), runtime.clone()).await.unwrap();
+    let refused = Connection::connect(&open.address().to_string(), &as_user(Some(otto)), &runtime).await.unwrap_err();
+    assert!(refused.chain().contains("PLAINTEXT") && refused.code() == Some(46), "{}", refused.chain());
 }

@@ -56,7 +56,7 @@ def remote_log(world):
     return f"{sum(map(len, written.values()))} rows, {sum(map(len, files.values()))} remote segments"
 
 
-@case("sasl", "a real 0.9.1 cluster that wants SASL/PLAIN: tiered with the right password; wrong password, no login, and a login where none is wanted end at once, with the reason")
+@case("sasl", "a real 0.9.1 cluster that wants SASL/PLAIN: tiered with the right password; wrong password, no login, and a login where none is wanted end at once, with the reason; the node does the same")
 def sasl(world):
     user, password = "otto", "geheim-1"
     c = cluster.up(world, shared=False, login=(user, password))
@@ -94,4 +94,16 @@ sasl.password_file = "{secret}"
     snapshot_is_ours(world, c, client, "s.log")
     rows_equal(world, c.table("s.log"), with_system_columns(client, "s.log", rows))
     same(sum(r["rows"] for r in found), len(rows), "rows tiered")
-    return f"{len(rows)} rows"
+    # The node takes the same login, and refuses the same.
+    users = world.here / "users"
+    users.write_text(f"{user}:{password}\n")
+    node = world.node("--sasl-users", users)
+    client = world.client(node.address, login=c.client)
+    client.ask("create", "s.log", columns=COLUMNS, buckets=2, properties=LAKE)
+    client.ask("append", "s.log", rows=rows)
+    world.client(f"localhost:{node.address.split(':')[1]}").refuses(None, "databases")
+    world.round(node.address, codes=(2,), name="node-none")
+    found.clear()
+    until(60, "round at the node", lambda: found.extend(world.round(node.address, *right)[0]) or sum(r["rows"] for r in found) >= len(rows))
+    rows_equal(world, node.table("s.log"), rows)
+    return f"{len(rows)} rows each"

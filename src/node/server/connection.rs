@@ -9,6 +9,7 @@ use tokio_util::codec::{FramedRead, FramedWrite};
 use tokio_util::task::TaskTracker;
 
 use super::Server;
+use super::login::Login;
 use crate::error::Error;
 use crate::fluss::api::ApiKey;
 use crate::fluss::frame::{RequestCodec, ResponseCodec, ResponseFrame};
@@ -61,6 +62,7 @@ async fn serve(server: Arc<Server>, stream: TcpStream) {
             }
         }
     });
+    let mut login = Login::of(&server.options.users);
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
     loop {
         let request = tokio::select! {
@@ -76,6 +78,11 @@ async fn serve(server: Arc<Server>, stream: TcpStream) {
             }
             None => break,
         };
+        if let Some(answer) = login.answer(&frame, &server.options.users) {
+            // Before the next frame is read, which may rely on it.
+            drop(answers.send(answer).await);
+            continue;
+        }
         let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else { break };
         let (server, answers) = (Arc::clone(&server), answers.clone());
         if frame.key == ApiKey::ProduceLog.number() {

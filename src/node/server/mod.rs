@@ -1,6 +1,6 @@
 //! What is served: requests in, answers out.
 //!
-//! `connection` moves frames, the other files answer: `metadata` and `ddl` for databases, tables and partitions, `data` for logs,
+//! `connection` moves frames, `login` says whose, the other files answer: `metadata` and `ddl` for databases, tables and partitions, `data` for logs,
 //! `tiering` for the lake service. `chores` are what nobody asks for.
 
 pub(super) mod chores;
@@ -8,6 +8,7 @@ pub(super) mod connection;
 mod data;
 mod ddl;
 mod fetch;
+mod login;
 mod metadata;
 mod tiering;
 
@@ -234,7 +235,7 @@ fn log_of(logs: &LogStore, bucket: TableBucket) -> Result<Arc<BucketLog>> {
 }
 
 const fn is_served(key: ApiKey) -> bool {
-    !matches!(key, ApiKey::Authenticate | ApiKey::GetKvSnapshotMetadata | ApiKey::ListRemoteLogManifests | ApiKey::ListKvSnapshots)
+    !matches!(key, ApiKey::GetKvSnapshotMetadata | ApiKey::ListRemoteLogManifests | ApiKey::ListKvSnapshots)
 }
 
 fn decoded<M: Message + Default>(key: ApiKey, body: Bytes) -> Result<M> {

@@ -51,6 +51,10 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::simulated(seed, 1_790_000_000_000, 64 << 20);
         let cluster = MemoryCluster::new(runtime.clone());
+        // Every other world's logs leave the servers, all but the newest batches.
+        if let Some(batches) = [None, Some(1), None, Some(2)][usize::try_from(seed % 4).unwrap()] {
+            cluster.segments_leave(batches).unwrap();
+        }
         let path = TablePath::new("demo", "t");
         let warehouse = folder.path().to_str().unwrap().to_owned();
         let properties = [
