@@ -46,6 +46,8 @@ pub(super) enum Command {
     Run(Run),
     /// Show what a running service does: state of each table, why, since when, and what would help.
     Status(Status),
+    /// Try out configuration, cluster and lake, and say what a round could not do.
+    Check(Check),
     /// Show what a round would do, and change nothing.
     Plan(Plan),
     /// Show the metadata of a lake table.
@@ -108,6 +110,16 @@ pub(super) struct Status {
     #[arg(long, value_name = "HOST:PORT", value_parser = server)]
     pub(super) admin: Option<String>,
     /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Check {
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: Option<String>,
+    /// Print one JSON object per check.
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -202,6 +214,7 @@ impl Command {
         let server = |server: &Option<String>| ("--server", "cluster.servers", server.clone());
         match self {
             Self::Run(args) => vec![server(&args.server), ("--wait", "run.wait", args.wait.clone())],
+            Self::Check(args) => vec![server(&args.server)],
             Self::Plan(args) => vec![server(&args.server)],
             Self::Load(args) => vec![server(&args.server)],
             Self::Quickstart(_) | Self::Node(_) | Self::Status(_) | Self::Inspect(_) => vec![],
@@ -212,7 +225,9 @@ impl Command {
     pub(super) fn log_level(&self) -> LogLevel {
         match self {
             Self::Node(_) | Self::Run(_) => LogLevel::Info,
-            Self::Quickstart(_) | Self::Status(_) | Self::Plan(_) | Self::Inspect(_) | Self::Load(_) => LogLevel::Warn,
+            Self::Quickstart(_) | Self::Status(_) | Self::Check(_) | Self::Plan(_) | Self::Inspect(_) | Self::Load(_) => {
+                LogLevel::Warn
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! `output` is the only place that prints: stdout is data, stderr is talk.
 
 mod args;
+mod check;
 mod connect;
 mod exit;
 mod inspect;
@@ -88,6 +89,7 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Quickstart(args) => quickstart::run(&args, runtime, output).await,
         Command::Node(args) => node::run(&args, runtime, output).await,
         Command::Status(args) => status::run(&args, &settings, &runtime, output).await,
+        Command::Check(args) => check::run(&args, settings, runtime, output).await,
         Command::Plan(args) => plan::run(&args, settings, runtime, output).await,
         Command::Load(args) => load::run(&args, settings, runtime, output).await,
     }

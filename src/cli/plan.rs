@@ -9,12 +9,10 @@ use super::output::{Output, count};
 use super::run::gravest;
 use super::{End, connect};
 use crate::catalog;
-use crate::client::Admin;
 use crate::commit::COMMIT_USER;
 use crate::config::Settings;
 use crate::error::{Error, Result};
-use crate::fluss::cluster::Cluster;
-use crate::mapping::{BucketDrift, bucket_drift, is_lake_enabled};
+use crate::mapping::{BucketDrift, bucket_drift};
 use crate::model::{BucketLayout, LakeOffsets, SnapshotId, TableId, TablePath};
 use crate::plan::{Scope, gather, splits};
 use crate::round::{RoundContext, open_lake};
@@ -23,23 +21,23 @@ use crate::source::LedgerState;
 
 /// The JSON shape, one line per table.
 #[derive(Debug, Serialize)]
-struct Report {
+pub(super) struct Report {
     table: TablePath,
     table_id: TableId,
     /// Newest lake snapshot that Fluss knows: where a round would start.
     known_snapshot: Option<SnapshotId>,
     /// Newest snapshot that a Fluss service made in the lake; beyond `known_snapshot`, a round would record it first.
     unknown_snapshot: Option<SnapshotId>,
-    splits: u64,
+    pub(super) splits: u64,
     /// Records between the lake and the end of the log.
-    backlog: u64,
+    pub(super) backlog: u64,
     partitions: Vec<PartitionReport>,
     /// Partitions that were dropped while the plan was made.
     skipped: Vec<String>,
     /// The lake's `bucket` option is not the table's count: no fault, files carry their partition's own.
-    bucket_drift: Option<BucketDrift>,
+    pub(super) bucket_drift: Option<BucketDrift>,
     /// Columns that the lake table lacks, which a round would add first.
-    missing_columns: Vec<String>,
+    pub(super) missing_columns: Vec<String>,
     faults: Vec<FaultReport>,
 }
 
@@ -63,7 +61,7 @@ pub(super) async fn run(args: &Plan, settings: Settings, runtime: Runtime, outpu
     let (_, rounds) = connect::rounds(&cluster, &settings, &runtime);
     let tables = match &args.table {
         Some(table) => vec![table.clone()],
-        None => lake_tables(&cluster).await?,
+        None => connect::lake_tables(&cluster).await?.into_iter().map(|table| table.path).collect(),
     };
     if tables.is_empty() {
         output.talk("no table has the lake enabled");
@@ -84,24 +82,8 @@ pub(super) async fn run(args: &Plan, settings: Settings, runtime: Runtime, outpu
     }
 }
 
-/// All tables with the lake enabled, in name order.
-async fn lake_tables(cluster: &Cluster) -> Result<Vec<TablePath>> {
-    let admin = Admin::new(cluster.clone());
-    let mut tables = Vec::new();
-    for database in admin.databases().await? {
-        for table in admin.tables(&database).await? {
-            let path = TablePath::new(&database, table);
-            if is_lake_enabled(&admin.table_info(&path).await?) {
-                tables.push(path);
-            }
-        }
-    }
-    tables.sort();
-    Ok(tables)
-}
-
 /// The report, and the faults as they are.
-async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<Error>)> {
+pub(super) async fn look(context: &RoundContext, path: &TablePath) -> Result<(Report, Vec<Error>)> {
     let table = Arc::new(context.scan.table_info(path).await?);
     let mut report = Report {
         table: path.clone(),

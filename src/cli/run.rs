@@ -12,7 +12,7 @@ use crate::daemon::board::Board;
 use crate::daemon::http::Admin;
 use crate::daemon::{self, OnceReport};
 use crate::error::{Error, Kind, Result};
-use crate::model::{RoundOutcome, RoundSummary, TablePath};
+use crate::model::{RoundOutcome, RoundSummary};
 use crate::runtime::Runtime;
 
 pub(super) async fn run(args: &Run, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
@@ -108,7 +108,7 @@ fn verdict(report: OnceReport) -> Result<()> {
 }
 
 /// The gravest of some faults (README, exit codes).
-pub(super) fn gravest(faults: Vec<(TablePath, Error)>) -> Option<(TablePath, Error)> {
+pub(super) fn gravest<T>(faults: Vec<(T, Error)>) -> Option<(T, Error)> {
     faults.into_iter().min_by_key(|(_, error)| rank(error.kind()))
 }
 
@@ -126,6 +126,7 @@ const fn rank(kind: Kind) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::TablePath;
 
     #[test]
     fn the_gravest_fault_decides_and_no_fault_is_fine() {

@@ -20,7 +20,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use crate::error::{Error, Kind, Result};
 
 pub use faults::{Fault, Faults};
-pub use open::{StoreOptions, is_there, open, read, read_range};
+pub use open::{StoreOptions, is_there, open, read, read_range, readable};
 
 /// What a create-if-absent did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -45,6 +45,18 @@ pub fn is_there(url: &str) -> Result<bool> {
     Ok(local_path(url)?.is_dir())
 }
 
+/// Whether there is a root at `url` that can be listed. Nothing is made.
+///
+/// # Errors
+/// `Unsupported` names a scheme that is not there; `Unavailable`; `Invalid` when access is denied.
+pub fn readable(url: &str) -> Result<bool> {
+    match std::fs::read_dir(local_path(url)?) {
+        Ok(_) => Ok(true),
+        Err(source) if source.kind() == ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(fault(url, source)),
+    }
+}
+
 /// Reads the object at a whole URL, without opening (and making) a root; `None` when it is not there.
 ///
 /// # Errors
@@ -77,11 +89,13 @@ fn found(url: &str, read: std::io::Result<Vec<u8>>) -> Result<Option<Bytes>> {
     match read {
         Ok(bytes) => Ok(Some(bytes.into())),
         Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => {
-            let kind = if source.kind() == ErrorKind::PermissionDenied { Kind::Invalid } else { Kind::Unavailable };
-            Err(Error::new(kind, format!("read `{url}`")).with_source(source))
-        }
+        Err(source) => Err(fault(url, source)),
     }
+}
+
+fn fault(url: &str, source: std::io::Error) -> Error {
+    let kind = if source.kind() == ErrorKind::PermissionDenied { Kind::Invalid } else { Kind::Unavailable };
+    Error::new(kind, format!("read `{url}`")).with_source(source)
 }
 
 fn local_path(url: &str) -> Result<PathBuf> {

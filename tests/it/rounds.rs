@@ -3,6 +3,7 @@
 //! In-process where a test has to hold or look into a round, else the binary that `cargo test` built.
 
 pub(crate) mod binary;
+mod check;
 mod commands;
 mod crash;
 mod edges;

@@ -20,8 +20,7 @@ pub(super) struct Server {
 
 impl From<PbServerNode> for Server {
     fn from(node: PbServerNode) -> Self {
-        let host = if node.host.contains(':') { format!("[{}]", node.host) } else { node.host };
-        Self { address: format!("{host}:{}", node.port) }
+        Self { address: node.address() }
     }
 }
 

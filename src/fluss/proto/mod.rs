@@ -24,6 +24,15 @@ impl From<PbTablePath> for TablePath {
     }
 }
 
+impl PbServerNode {
+    /// `HOST:PORT`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        format!("{host}:{}", self.port)
+    }
+}
+
 /// Reads a message, naming it when it can't be read.
 ///
 /// # Errors

@@ -3,10 +3,13 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-/// The binary with these arguments, without fail points.
+/// The binary with these arguments, without settings or fail points from this environment.
 fn lakeward(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lakeward"));
-    command.args(args).env_remove("LAKEWARD_FAIL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LAKEWARD_")) {
+        command.env_remove(name);
+    }
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -40,10 +43,13 @@ pub(crate) fn json(lines: &str) -> Vec<serde_json::Value> {
 
 /// Runs it to its end; `fail` = its fail points.
 pub(crate) async fn run(args: &[&str], fail: Option<String>) -> Ended {
+    run_in(args, &Vec::from_iter(fail.as_deref().map(|fail| ("LAKEWARD_FAIL", fail)))).await
+}
+
+/// Runs it to its end in an environment with these variables.
+pub(crate) async fn run_in(args: &[&str], variables: &[(&str, &str)]) -> Ended {
     let mut command = lakeward(args);
-    if let Some(fail) = fail {
-        command.env("LAKEWARD_FAIL", fail);
-    }
+    command.envs(variables.iter().copied());
     tokio::task::spawn_blocking(move || command.output().unwrap().into()).await.unwrap()
 }
 
