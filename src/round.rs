@@ -175,6 +175,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     limits.progress.starts_from(&base);
     let scope = Scope { stops: limits.stops.clone() };
     let mut summary = summary(job, round, base.recovered);
+    summary.freshness_ms = u64::try_from(table.lake_freshness().as_millis()).ok();
     summary.planned_ms = runtime.clock.now_ms();
     let facts = plan::gather(context.scan.as_ref(), Arc::clone(&table), &base.offsets, &scope, context.options.plan).await?;
     let plan = plan::splits(&facts, &base.offsets, &scope);
@@ -307,6 +308,7 @@ fn summary(job: &Job, round: RoundId, recovered: Option<SnapshotId>) -> RoundSum
         outcome: RoundOutcome::Idle,
         recovered,
         cut: false,
+        freshness_ms: None,
         planned_ms: 0,
         backlog_rows: 0,
         lag_ms: None,

@@ -39,6 +39,11 @@ impl Asking {
         self.sweeping
     }
 
+    /// Whether the last sweep came to its end: what the queue had then, we have been given.
+    pub(super) fn has_seen_all(&self) -> bool {
+        !self.sweeping
+    }
+
     /// A table was given that is worked on.
     pub(super) fn got(&mut self) {
         self.vain.clear();

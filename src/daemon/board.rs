@@ -27,7 +27,7 @@ pub enum TableState {
     Unsupported,
     /// The table filter leaves it to others.
     Excluded,
-    /// The lease was lost: as far as we know another service has it.
+    /// As far as we know another service has it: its lease was lost, or it has not been handed out to us for long.
     Elsewhere,
 }
 
@@ -150,6 +150,12 @@ impl TableStatus {
         if let RoundOutcome::Committed { snapshot } = summary.outcome {
             self.snapshot = Some(snapshot);
         }
+    }
+
+    /// Somebody else has it: how far the lake is we don't know.
+    pub fn left_to_others(&mut self, now_ms: i64) {
+        self.enter(TableState::Elsewhere, now_ms);
+        (self.next_look_ms, self.tiered_to_ms, self.lag_rows) = (None, None, None);
     }
 
     /// Changes the state; `since_ms` stays when it is the same.

@@ -12,9 +12,17 @@ use crate::runtime::Moment;
 /// A table that had nothing to do is left alone for so long, or one poll if that is shorter, however small its freshness.
 const REST_MAX: Duration = Duration::from_secs(1);
 
+/// A table that does not come for so long, or its freshness if that is longer, is asked after ...
+const MISSED_FIRST: Duration = Duration::from_secs(60);
+/// ... and then this often; so is one that we don't want anyway.
+const MISSED_NEXT: Duration = Duration::from_secs(600);
+
 /// One table.
 #[derive(Debug, Default)]
 struct Known {
+    path: Option<TablePath>,
+    /// When it is missed; `None` while it is in our hands, or asked after.
+    missed: Option<Moment>,
     freshness: Option<Duration>,
     /// When the queue has it again, as far as we know; `None` while it is in our hands.
     due: Option<Moment>,
@@ -72,7 +80,8 @@ impl Roster {
     pub(super) fn claimed(&mut self, id: TableId, path: &TablePath, now: Moment) -> Verdict {
         let wanted = self.filter.wants(path);
         let known = self.tables.entry(id).or_default();
-        known.due = None;
+        known.path = Some(path.clone());
+        (known.due, known.missed) = (None, None);
         if !wanted {
             return Verdict::Return(Report::ForceFinished, Why::Excluded);
         }
@@ -112,7 +121,7 @@ impl Roster {
     pub(super) fn ended_well(&mut self, id: TableId, idle: bool, now: Moment) {
         let rests_until = idle.then(|| now + self.rest);
         if let Some(known) = self.tables.get_mut(&id) {
-            *known = Known { freshness: known.freshness, rests_until, ..Known::default() };
+            *known = Known { path: known.path.take(), freshness: known.freshness, rests_until, ..Known::default() };
         }
     }
 
@@ -133,23 +142,50 @@ impl Roster {
         first
     }
 
-    /// The coordinator was told: the queue has it from `due` on. Returns that moment if it is known.
+    /// The coordinator was told: the queue has it from a moment on, which is returned if it is known, and if we want it.
     pub(super) fn reported(&mut self, id: TableId, report: Report, now: Moment) -> Option<Moment> {
         let known = self.tables.get_mut(&id)?;
+        if known.path.as_ref().is_some_and(|path| !self.filter.wants(path)) {
+            known.missed = Some(now + MISSED_NEXT);
+            return None;
+        }
         let queued = match report {
-            Report::Finished => now + known.freshness?,
-            Report::ForceFinished | Report::Failed => now,
+            Report::Finished => known.freshness.map(|freshness| now + freshness),
+            Report::ForceFinished | Report::Failed => Some(now),
         };
         let until = known.hold.map(|hold| hold.next_look).max(known.rests_until);
-        known.due = Some(until.map_or(queued, |until| queued.max(until)));
+        known.due = queued.map(|queued| until.map_or(queued, |until| queued.max(until)));
+        known.missed = Some(queued.unwrap_or(now) + known.freshness.unwrap_or_default().max(MISSED_FIRST));
         known.due
     }
 
-    /// It is not asked for, whenever it is due: nobody here wants it, or somebody else has it.
-    pub(super) fn left_to_others(&mut self, id: TableId) {
+    /// The lease was lost: somebody else has it.
+    pub(super) fn lost(&mut self, id: TableId, now: Moment) {
         if let Some(known) = self.tables.get_mut(&id) {
-            known.due = None;
+            known.missed = Some(now + MISSED_NEXT);
         }
+    }
+
+    /// When the next table is missed.
+    pub(super) fn next_missed(&self) -> Option<Moment> {
+        self.tables.values().filter_map(|known| known.missed).min()
+    }
+
+    /// Tables that are missed by now. Each is told once, until [`Roster::asked_after`].
+    pub(super) fn missed(&mut self, now: Moment) -> Vec<(TableId, TablePath)> {
+        let missed = self.tables.iter_mut().filter(|(_, known)| known.missed.is_some_and(|missed| missed <= now));
+        let missed = missed.filter_map(|(id, known)| {
+            known.missed = None;
+            Some((*id, known.path.clone()?))
+        });
+        missed.collect()
+    }
+
+    /// A missed table is still there. Returns whether it is still missed, and wanted.
+    pub(super) fn asked_after(&mut self, id: TableId, now: Moment) -> bool {
+        let Some(known) = self.tables.get_mut(&id) else { return false };
+        known.missed = Some(now + MISSED_NEXT);
+        known.path.as_ref().is_some_and(|path| self.filter.wants(path))
     }
 
     /// When a held table is looked at again.
@@ -198,8 +234,25 @@ mod tests {
         for report in [Report::Failed, Report::ForceFinished] {
             assert_eq!(roster.reported(T, report, now), Some(now));
         }
-        roster.left_to_others(T);
-        assert_eq!(roster.due().count(), 0);
+    }
+
+    #[test]
+    fn a_table_that_does_not_come_is_asked_after_once_and_then_ever_again() {
+        let (mut roster, now) = roster();
+        assert_eq!(roster.next_missed(), None, "in hand");
+        roster.reported(T, Report::Finished, now);
+        let missed = now + FRESHNESS + MISSED_FIRST;
+        assert_eq!((roster.next_missed(), roster.missed(now)), (Some(missed), vec![]));
+        assert_eq!(roster.missed(missed), [(T, TablePath::new("demo", "t"))]);
+        assert_eq!((roster.next_missed(), roster.missed(missed)), (None, vec![]));
+        assert!(roster.asked_after(T, missed));
+        assert_eq!(roster.next_missed(), Some(missed + MISSED_NEXT));
+        claimed(&mut roster, missed);
+        assert_eq!(roster.next_missed(), None);
+        roster.lost(T, now);
+        assert_eq!(roster.next_missed(), Some(now + MISSED_NEXT));
+        roster.forget(T);
+        assert!(roster.next_missed().is_none() && !roster.asked_after(T, now));
     }
 
     #[test]
@@ -259,6 +312,8 @@ mod tests {
     fn an_unwanted_table_is_given_back_at_once() {
         let filter = TableFilter { include: vec![], exclude: vec!["demo.*".parse().unwrap()] };
         let mut roster = Roster::new(filter, Duration::from_secs(1));
-        assert_eq!(claimed(&mut roster, Moment::now()), Verdict::Return(Report::ForceFinished, Why::Excluded));
+        let now = Moment::now();
+        assert_eq!(claimed(&mut roster, now), Verdict::Return(Report::ForceFinished, Why::Excluded));
+        assert_eq!(roster.reported(T, Report::ForceFinished, now), None, "never due");
     }
 }

@@ -20,11 +20,14 @@ use super::outcome::{self, Ended, Next, Report};
 use super::roster::{Roster, Verdict, Why};
 use super::{Options, Service, Timers};
 use crate::error::{Error, Kind, Result};
-use crate::model::{RoundOutcome, RoundSummary, TableId, TablePath};
+use crate::model::{RoundOutcome, RoundSummary, TableId, TableInfo, TablePath};
 use crate::round::{self, Job, Limits, RoundContext};
 use crate::runtime::{Backoff, BackoffOptions, Moment, Runtime};
 use crate::source::Lease;
 use crate::telemetry;
+
+/// Error code of Fluss: there is no such table (F2.5).
+const TABLE_NOT_EXIST: i32 = 7;
 
 /// After the grace: rounds have this long to notice that they are aborted ...
 const ABORT_MAX: Duration = Duration::from_secs(2);
@@ -76,12 +79,14 @@ pub async fn run(
 enum Event {
     /// What a request for a table brought.
     Claimed(Result<Option<Claim>>),
-    /// A round ended. The freshness, if it was asked for.
+    /// A round ended. The freshness, as far as it is known.
     Ended(TableId, Result<RoundSummary>, Option<Duration>),
     /// A pause ended, or the lease was lost meanwhile.
     Paused(TableId),
     /// Whether the coordinator heard it.
     Reported(TableId, TablePath, Report, Result<()>),
+    /// What Fluss says about a table that has not come for long.
+    AskedAfter(TableId, Result<TableInfo>),
 }
 
 /// A table in hand.
@@ -147,6 +152,7 @@ impl Supervisor<'_> {
                 self.asking.look(now, self.roster.due());
                 self.ask();
                 self.start_ready(now);
+                self.ask_after(now);
             } else if self.hands.is_empty() && !self.claiming && self.reporting == 0 {
                 return Ok(());
             }
@@ -178,7 +184,7 @@ impl Supervisor<'_> {
                 let ask = if self.has_slot() { self.asking.next(self.roster.due()) } else { None };
                 let give_up = self.hands.values().filter(|hand| matches!(hand.step, Step::Ready));
                 let give_up = give_up.filter_map(|hand| Some(hand.failing_since? + self.options.timers.unavailable_max)).min();
-                [ask, give_up].into_iter().flatten().min()
+                [ask, give_up, self.roster.next_missed()].into_iter().flatten().min()
             }
         }
     }
@@ -234,10 +240,12 @@ impl Supervisor<'_> {
                     Ok(()) => self.reported(id, report, now),
                     Err(error) if error.kind() == Kind::Internal => return Err(error),
                     Err(error) => {
-                        telemetry::RoundFailed { table: &path, error: &error.context("the lease of the table runs out") }.emit()
+                        telemetry::ReportLost { table: &path, error: &error }.emit();
+                        self.roster.lost(id, now);
                     }
                 }
             }
+            Event::AskedAfter(id, found) => self.asked_after(id, found, now),
         }
         Ok(())
     }
@@ -328,7 +336,10 @@ impl Supervisor<'_> {
             Event::Ended(id, ended, freshness)
         });
         hand.step = Step::Running { doubtful, cut, task };
-        self.post(id, &assignment.path, |status, now_ms| status.enter(TableState::Tiering, now_ms));
+        self.post(id, &assignment.path, |status, now_ms| {
+            status.next_look_ms = None;
+            status.enter(TableState::Tiering, now_ms);
+        });
     }
 
     fn ended(&mut self, id: TableId, ended: Result<RoundSummary>, now: Moment) {
@@ -374,7 +385,8 @@ impl Supervisor<'_> {
                 let state = match next {
                     Next::Hold if error.kind() == Kind::Unsupported => TableState::Unsupported,
                     Next::Hold => TableState::Held,
-                    Next::Retry => TableState::BackingOff,
+                    // A stale one pauses before it is given back.
+                    Next::Retry | Next::Report(Report::ForceFinished) => TableState::BackingOff,
                     Next::Report(_) | Next::LetGo => TableState::Waiting,
                 };
                 self.post(id, &path, |status, now_ms| status.failed(error, state, now_ms));
@@ -396,6 +408,8 @@ impl Supervisor<'_> {
         let Some(hand) = self.hands.get_mut(&id) else { return };
         hand.step = Step::Pausing(then);
         let (clock, lost) = (self.runtime.clock.clone(), hand.claim.lease.lost().clone());
+        let next_ms = clock.now_ms().saturating_add(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX));
+        self.board.change_table(id, |status| status.next_look_ms = Some(next_ms));
         self.events.spawn(async move {
             tokio::select! {
                 () = clock.sleep(pause) => {}
@@ -418,10 +432,33 @@ impl Supervisor<'_> {
     /// Somebody else has it: nothing is said.
     fn let_go(&mut self, id: TableId) {
         let Some(hand) = self.hands.remove(&id) else { return };
-        self.post(id, &hand.claim.assignment.path, |status, now_ms| {
-            status.enter(TableState::Elsewhere, now_ms);
-            status.next_look_ms = None;
-        });
+        self.roster.lost(id, self.runtime.clock.moment());
+        self.post(id, &hand.claim.assignment.path, TableStatus::left_to_others);
+    }
+
+    /// Looks for tables that have not come for long: tables are dropped, and lakes turned off, without a word to us.
+    fn ask_after(&mut self, now: Moment) {
+        for (id, path) in self.roster.missed(now) {
+            let scan = Arc::clone(&self.rounds.scan);
+            self.events.spawn(async move { Event::AskedAfter(id, scan.table_info(&path).await) });
+        }
+    }
+
+    fn asked_after(&mut self, id: TableId, found: Result<TableInfo>, now: Moment) {
+        if self.hands.contains_key(&id) {
+            return;
+        }
+        let gone = match found {
+            Ok(table) => table.id != id || !table.is_lake_enabled(),
+            Err(error) => error.code() == Some(TABLE_NOT_EXIST),
+        };
+        if gone {
+            self.roster.forget(id);
+            self.board.remove(id);
+        } else if self.roster.asked_after(id, now) && self.asking.has_seen_all() {
+            let now_ms = self.runtime.clock.now_ms();
+            self.board.change_table(id, |status| status.left_to_others(now_ms));
+        }
     }
 
     fn give_back(&mut self, id: TableId, report: Report) {
@@ -447,10 +484,6 @@ impl Supervisor<'_> {
         let next_look = self.roster.next_look(id).max(due);
         let now_ms = self.runtime.clock.now_ms();
         self.board.change_table(id, |status| {
-            if status.state == TableState::Excluded {
-                self.roster.left_to_others(id);
-                return;
-            }
             if status.state.in_hand() {
                 status.enter(TableState::Waiting, now_ms);
             }
@@ -517,18 +550,19 @@ async fn work(
     freshness: Option<Duration>,
     now: Moment,
 ) -> (Result<RoundSummary>, Option<Duration>) {
-    let asked = match freshness {
-        Some(_) => None,
+    let freshness = match freshness {
+        Some(freshness) => Some(freshness),
         // What fails here fails in the round, too.
         None => context.scan.table_info(&job.path).await.ok().map(|table| table.lake_freshness()),
     };
-    let time = outcome::round_time(freshness.or(asked).unwrap_or_default());
+    let time = outcome::round_time(freshness.unwrap_or_default());
     job.limits.deadline = Some(now + time);
     let ended = tokio::select! {
         ended = round::run(&context, &job) => ended,
         error = stuck(&context.runtime, job.lease.as_ref(), time) => Err(error),
     };
-    (ended, asked)
+    let found = ended.as_ref().ok().and_then(|summary| summary.freshness_ms).map(Duration::from_millis);
+    (ended, found.or(freshness))
 }
 
 /// Ends a round that does not end by itself, long after its `time` or soon after its lease. A round may die anywhere.

@@ -7,7 +7,6 @@ use crate::model::{DataType, Field, TableInfo, TablePath, TypeKind};
 use crate::paimon::{TableSchema, number_nested, type_text};
 
 /// The table option that turns tiering on.
-const LAKE_ENABLED: &str = "table.datalake.enabled";
 /// Options of the lake catalog, which GetTableInfo injects; none of the lake table's.
 const CATALOG_PREFIX: &str = "table.datalake.paimon.";
 /// A property that becomes the lake table's own.
@@ -22,7 +21,7 @@ pub const SYSTEM_COLUMNS: [&str; 3] = ["__bucket", "__offset", "__timestamp"];
 /// Whether the table is tiered.
 #[must_use]
 pub fn is_lake_enabled(table: &TableInfo) -> bool {
-    table.properties.get(LAKE_ENABLED).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    table.is_lake_enabled()
 }
 
 /// Database and name of the lake table: Fluss's own unless the table names others.

@@ -65,6 +65,8 @@ pub struct RoundSummary {
     pub recovered: Option<SnapshotId>,
     /// Whether a limit ended it before it had read everything that it had planned.
     pub cut: bool,
+    /// The table's `table.datalake.freshness`; `None` when the table was gone.
+    pub freshness_ms: Option<u64>,
     /// Clock time of the log ends that it planned by, epoch milliseconds.
     pub planned_ms: i64,
     /// Records between the lake as it left it and those log ends, of the buckets it was about.

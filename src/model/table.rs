@@ -66,6 +66,12 @@ impl TableInfo {
         self.properties.get(key).or_else(|| self.custom_properties.get(key)).map(String::as_str)
     }
 
+    /// Whether its lake is on.
+    #[must_use]
+    pub fn is_lake_enabled(&self) -> bool {
+        self.properties.get("table.datalake.enabled").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    }
+
     /// How far the lake may lag behind (`table.datalake.freshness`); 3 min if it is not set.
     #[must_use]
     pub fn lake_freshness(&self) -> Duration {

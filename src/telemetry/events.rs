@@ -244,6 +244,22 @@ impl HeartbeatFailed<'_> {
     }
 }
 
+/// How a round ended could not be told to the coordinator: the table waits for its lease to end.
+#[derive(Debug)]
+pub struct ReportLost<'a> {
+    /// The table.
+    pub table: &'a TablePath,
+    /// Why.
+    pub error: &'a Error,
+}
+
+impl ReportLost<'_> {
+    /// Logs it.
+    pub fn emit(self) {
+        warn!(target: HEART, table = %self.table, error = %self.error.chain(), "table not handed back, its lease runs out");
+    }
+}
+
 /// The service was asked to stop.
 #[derive(Debug)]
 pub struct Stopping {

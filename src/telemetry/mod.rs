@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
 
 pub use events::{
-    AdminListens, AdminRefused, HeartbeatFailed, LakeColumnsAdded, LeaseLost, Replanned, RoundFailed, RoundFinished,
+    AdminListens, AdminRefused, HeartbeatFailed, LakeColumnsAdded, LeaseLost, Replanned, ReportLost, RoundFailed, RoundFinished,
     SnapshotRecovered, Stopping, TableClaimed, TableHeld, TableReturned,
 };
 pub use exporter::{Exporter, State, TableState};

@@ -29,6 +29,7 @@ fn round(outcome: RoundOutcome) -> RoundSummary {
         outcome,
         recovered: None,
         cut: true,
+        freshness_ms: None,
         planned_ms: 0,
         backlog_rows: 0,
         lag_ms: None,

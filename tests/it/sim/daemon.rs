@@ -16,16 +16,18 @@ use lakeward::fluss::record::arrow_schema;
 use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::lake::{LakeTable, Warehouse};
 use lakeward::mapping;
-use lakeward::model::{RoundOutcome, RoundSummary, Schema, SchemaId, TableId, TablePath};
+use lakeward::model::{
+    BucketLayout, Partition, RoundOutcome, RoundSummary, Schema, SchemaId, TableBucket, TableId, TableInfo, TablePath,
+};
 use lakeward::round::{self, RoundContext};
-use lakeward::runtime::{FailAction, FailPoints, Runtime};
+use lakeward::runtime::{FailAction, FailPoints, Rng, Runtime};
 use lakeward::source::memory::{Fault, Faults, MemoryCluster};
-use lakeward::source::{Assignments, Heartbeat, HeartbeatReply};
+use lakeward::source::{Assignments, FetchRequest, FetchedBucket, Heartbeat, HeartbeatReply, TableScan};
 use lakeward::storage::{StoreOptions, open};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::world::{bucket, fields};
+use super::world::{bucket, fields, for_seeds};
 
 /// A cluster, a warehouse on disk, and what was said between the cluster and our service.
 struct World {
@@ -73,6 +75,42 @@ impl Assignments for Tapped {
         reports.extend(heartbeat.failed.iter().map(|held| (now_ms, held.table, "failed")));
         self.log.claims.lock().unwrap().extend(reply.assigned.iter().map(|assigned| (now_ms, assigned.path.clone())));
         Ok(reply)
+    }
+}
+
+/// Tables whose fetches take time.
+struct Slow {
+    scan: Arc<dyn TableScan>,
+    fetch: Duration,
+    runtime: Runtime,
+}
+
+#[async_trait]
+impl TableScan for Slow {
+    async fn table_info(&self, path: &TablePath) -> Result<TableInfo> {
+        self.scan.table_info(path).await
+    }
+    async fn schema(&self, path: &TablePath, id: SchemaId) -> Result<Arc<Schema>> {
+        self.scan.schema(path, id).await
+    }
+    async fn partitions(&self, table: &TableInfo) -> Result<Vec<Partition>> {
+        self.scan.partitions(table).await
+    }
+    async fn end_offsets(&self, table: &TableInfo, of: Option<&Partition>, layout: BucketLayout) -> Result<Option<Vec<i64>>> {
+        self.scan.end_offsets(table, of, layout).await
+    }
+    async fn start_offsets(&self, table: &TableInfo, of: Option<&Partition>, layout: BucketLayout) -> Result<Option<Vec<i64>>> {
+        self.scan.start_offsets(table, of, layout).await
+    }
+    async fn lanes(&self, table: &TableInfo, buckets: &[TableBucket]) -> Result<Vec<Vec<TableBucket>>> {
+        self.scan.lanes(table, buckets).await
+    }
+    async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedBucket>> {
+        self.runtime.clock.sleep(self.fetch).await;
+        self.scan.fetch(request).await
+    }
+    fn forget(&self, path: &TablePath) {
+        self.scan.forget(path);
     }
 }
 
@@ -172,11 +210,19 @@ impl World {
     }
 
     fn start_with(&self, options: Options, faults: Faults, fail: FailPoints) -> Running {
+        self.start_slow(options, faults, fail, Duration::ZERO)
+    }
+
+    /// Each fetch takes `fetch` and brings one batch per bucket.
+    fn start_slow(&self, options: Options, faults: Faults, fail: FailPoints, fetch: Duration) -> Running {
         let source = Arc::new(self.cluster.service(faults));
         let shutdown = CancellationToken::new();
         let runtime = Runtime { fail, shutdown: shutdown.clone(), ..self.runtime.clone() };
         let queue = Tapped { queue: Arc::clone(&source) as _, log: Arc::clone(&self.log), runtime: runtime.clone() };
-        let rounds = RoundContext { scan: Arc::clone(&source) as _, ledger: source, runtime, options: round::Options::default() };
+        let mut of_rounds = round::Options::default();
+        of_rounds.read.bucket_bytes = 1;
+        let scan = Arc::new(Slow { scan: Arc::clone(&source) as _, fetch, runtime: runtime.clone() });
+        let rounds = RoundContext { scan, ledger: source, runtime, options: of_rounds };
         let board = Board::new(options.parallel, self.now_ms());
         let service = Service { queue: Arc::new(queue), rounds, options };
         let stop = CancellationToken::new();
@@ -243,25 +289,25 @@ async fn fifty_empty_tables_cost_a_busy_one_nothing_and_the_coordinator_little()
     }
     let busy = world.table("busy", "10s").await;
     let running = world.start(options(4));
-    for _ in 0..120 {
+    for _ in 0..70 {
         world.append(busy, 3);
         world.sleep(1).await;
     }
     let calls = world.log.calls.load(Ordering::Relaxed);
     running.stop().await;
     let claims = world.claims("busy");
-    assert!(claims.len() >= 11, "{claims:?}");
+    assert!(claims.len() >= 6, "{claims:?}");
     let reports = world.reports(busy);
     for (claim, (finished, how)) in claims[1..].iter().zip(&reports) {
         assert_eq!(*how, "finished");
         assert!(claim - finished <= 10_050, "claimed {} ms after the last round", claim - finished);
     }
-    // 51 tables, 12 rounds each; a round costs one call for the claim and one for the report, which asks as well.
-    assert!(calls < 51 * 12 * 5 / 2, "{calls} calls");
+    // 51 tables, 7 rounds each; a round costs one call for the claim and one for the report, which asks as well.
+    assert!(calls < 51 * 7 * 5 / 2, "{calls} calls");
     let lag = reports.windows(2).map(|two| two[1].0 - two[0].0).max().unwrap();
     assert!(lag <= 12_000, "{lag}");
     let ids = world.ids("busy").await;
-    assert!(ids.windows(2).all(|two| two[0] < two[1]) && ids.len() >= 330, "each row once: {}", ids.len());
+    assert!(ids.windows(2).all(|two| two[0] < two[1]) && ids.len() >= 180, "each row once: {}", ids.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -564,12 +610,148 @@ async fn a_table_that_somebody_else_was_given_is_left_to_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_table_leaves_the_board() {
+async fn a_round_is_cut_at_the_freshness_and_commits_what_it_has_read() {
     let world = World::new();
-    let table = world.table("t", "1s").await;
-    let fail = FailPoints::default();
-    let running = world.start_with(options(4), Faults::default(), fail);
-    world.sleep(3).await;
-    assert!(running.status(table).rounds >= 1);
+    let table = world.table("t", "10s").await;
+    for _ in 0..60 {
+        world.append(table, 1);
+    }
+    world.sleep(10).await;
+    // 30 batches per bucket, both buckets in turn, one per second at most.
+    let running = world.start_slow(options(4), Faults::default(), FailPoints::default(), SECOND);
+    world.sleep(15).await;
+    let status = running.status(table);
+    assert!(status.rows > 0 && status.rows < 60, "{status:?}");
+    assert_eq!((status.lag_rows, status.tiered_to_ms), (Some(60 - status.rows), None));
+    assert_eq!(world.ids("t").await.len() as u64, status.rows);
+    world.sleep(90).await;
+    let reports = world.reports(table);
+    let forced = reports.iter().take_while(|(_, how)| *how == "forced").count();
+    assert!(forced >= 2 && reports[forced..].iter().all(|(_, how)| *how == "finished"), "{reports:?}");
+    assert!(reports[..forced].windows(2).all(|two| (10_000..13_000).contains(&(two[1].0 - two[0].0))), "{reports:?}");
+    assert_eq!(world.ids("t").await, Vec::from_iter(0..60));
+    assert_eq!(running.status(table).lag_rows, Some(0));
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn asked_to_stop_in_the_middle_of_a_round_it_keeps_what_was_read() {
+    let world = World::new();
+    let table = world.table("t", "1h").await;
+    for _ in 0..200 {
+        world.append(table, 1);
+    }
+    world.sleep(3_600).await;
+    let running = world.start_slow(options(4), Faults::default(), FailPoints::default(), SECOND);
+    world.sleep(20).await;
+    let began = world.now_ms();
+    running.stop().await;
+    assert!(world.now_ms() - began < 5_000, "no need for the whole grace");
+    let kept = world.ids("t").await.len();
+    assert!((10..200).contains(&kept), "{kept}");
+    assert_eq!(world.reports(table).iter().map(|(_, how)| *how).collect::<Vec<_>>(), ["forced"]);
+    let next = world.start(options(4));
+    world.sleep(10).await;
+    next.stop().await;
+    assert_eq!(world.ids("t").await, Vec::from_iter(0..200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tables_that_went_without_a_word_leave_the_board() {
+    let world = World::new();
+    let dropped = world.table("dropped", "10s").await;
+    let turned_off = world.table("turned_off", "10s").await;
+    let stays = world.table("stays", "10s").await;
+    let running = world.start(options(4));
+    world.sleep(12).await;
+    for table in [dropped, turned_off, stays] {
+        assert_eq!(running.status(table).rounds, 1);
+    }
+    world.cluster.drop_table(&path("dropped")).unwrap();
+    world.cluster.alter_property(&path("turned_off"), "table.datalake.enabled", Some("false")).unwrap();
+    world.sleep(90).await;
+    let left: Vec<TableId> = running.board.tables(world.now_ms()).into_iter().map(|table| table.id).collect();
+    assert_eq!(left, [stays]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_that_another_service_works_on_is_told_so() {
+    let world = World::new();
+    let table = world.table("t", "10s").await;
+    let running = world.start(options(4));
+    world.sleep(12).await;
+    running.stop.cancel();
+    let board = running.board.clone();
+    running.until_ended().await;
+    assert_eq!(board.table(table).unwrap().state, TableState::Waiting);
+    // Another takes it and keeps it.
+    let fail = FailPoints::default();
+    world.append(table, 1);
+    fail.arm("commit.before_publish", 1, FailAction::Hang);
+    let other = world.start_with(options(1), Faults::default(), fail);
+    world.sleep(15).await;
+    assert_eq!(other.status(table).state, TableState::Tiering);
+    other.stop.cancel();
+    other.task.abort();
+    // Its lease lives on for two minutes, in which ours does not get the table.
+    let ours = world.start(options(4));
+    world.sleep(60).await;
+    assert_eq!(ours.board.table(table), None);
+    world.sleep(75).await;
+    assert_eq!(ours.status(table).rows, 1, "and then does");
+    ours.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_freshness_is_followed() {
+    let world = World::new();
+    let table = world.table("t", "10s").await;
+    let running = world.start(options(4));
+    world.sleep(12).await;
+    assert_eq!(running.status(table).freshness_ms, Some(10_000));
+    world.cluster.alter_property(&path("t"), "table.datalake.freshness", Some("20s")).unwrap();
+    world.sleep(12).await;
+    assert_eq!(running.status(table).freshness_ms, Some(20_000));
+    running.stop().await;
+}
+
+#[test]
+fn two_daemons_share_a_queue_while_calls_fail_and_no_row_is_lost_or_doubled() {
+    for_seeds("two daemons", 2, |seed| async move {
+        let world = World::new();
+        let mut tables = Vec::new();
+        for index in 0..6 {
+            tables.push(world.table(&format!("t{index}"), if index == 0 { "2s" } else { "9s" }).await);
+        }
+        let rng = Rng::from_seed(seed);
+        let faults = || Faults::seeded(rng.clone(), world.runtime.clock.clone(), 12);
+        let daemons = [(); 2].map(|()| world.start_with(options(2), faults(), FailPoints::default()));
+        let mut rows = 0;
+        for _ in 0..80 {
+            let table = tables[usize::try_from(rng.below(6)).unwrap()];
+            world.append(table, 1 + rng.below(5));
+            world.runtime.clock.sleep(Duration::from_millis(rng.below(1_000))).await;
+        }
+        for daemon in daemons {
+            daemon.stop().await;
+        }
+        // Leases of answers that were lost end within two minutes.
+        let healthy = world.start(options(4));
+        world.sleep(130).await;
+        for table in &tables {
+            let status = healthy.status(*table);
+            assert_eq!((status.state, status.reason), (TableState::Waiting, None), "seed {seed}");
+        }
+        healthy.stop().await;
+        let mut ids = Vec::new();
+        for index in 0..6 {
+            let found = world.ids(&format!("t{index}")).await;
+            rows += found.len();
+            ids.extend(found);
+        }
+        ids.sort_unstable();
+        let all = i64::try_from(world.next_id.load(Ordering::Relaxed)).unwrap();
+        assert_eq!((rows, ids), (usize::try_from(all).unwrap(), Vec::from_iter(0..all)), "seed {seed}");
+    });
 }
