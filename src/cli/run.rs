@@ -49,15 +49,16 @@ async fn serve(args: &Run, settings: &Settings, runtime: Runtime, output: &mut O
     // The signal asks to stop; what runs is aborted by a token of its own, when the grace is over.
     let stop = runtime.shutdown.clone();
     let runtime = Runtime { shutdown: CancellationToken::new(), ..runtime };
+    // First, so that an address that is taken is told at once, and the start can be watched.
+    let board = Board::new(settings.daemon.parallel, runtime.clock.now_ms());
+    let _admin = match &settings.daemon.admin {
+        Some(listen) => Some(Admin::start(listen, board.clone(), &runtime).await?),
+        None => None,
+    };
     let (_, service) = tokio::select! {
         found = service(settings, &runtime) => found?,
         // Nothing is held yet.
         () = stop.cancelled() => return Ok(()),
-    };
-    let board = Board::new(service.options.parallel, runtime.clock.now_ms());
-    let _admin = match &service.options.admin {
-        Some(listen) => Some(Admin::start(listen, board.clone(), &runtime).await?),
-        None => None,
     };
     let mut closed = None;
     let nobody_reads = stop.clone();

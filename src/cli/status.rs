@@ -131,7 +131,7 @@ fn head(report: &StatusReport) -> String {
         .map(|(state, tables)| format!("{tables} {}", words(state)))
         .collect();
     let mut head = format!(
-        "lakeward {}, {phase} for {}; {heart}\n{in_hand} of {} tables in hand; {} of {} of rows in flight",
+        "lakeward {}, {phase} for {}; {heart}\n{in_hand} of {} tables in hand; {} of {} in flight",
         report.version,
         ago(service.started_ms),
         service.parallel,

@@ -111,7 +111,10 @@ async fn work(service: &Service, heart: &Heart, claim: &Claim) -> Result<Result<
         });
         match (&ended, next) {
             (Ok(summary), _) => telemetry::RoundFinished(summary).emit(),
-            (Err(error), Next::Hold) => telemetry::TableHeld { table: path, error }.emit(),
+            (Err(error), Next::Hold) => {
+                telemetry::RoundFailed { table: path, error }.emit_quietly();
+                telemetry::TableHeld { table: path, error }.emit();
+            }
             (Err(error), Next::Report(_) | Next::Retry) if !stopping => telemetry::RoundFailed { table: path, error }.emit(),
             // The heartbeat has said that the lease is lost; a stop is no failure.
             (Err(_), _) => {}

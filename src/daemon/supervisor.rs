@@ -379,8 +379,11 @@ impl Supervisor<'_> {
                 let newly_held = self.roster.failed(id, error.kind(), next, now);
                 if next != Next::Hold {
                     telemetry::RoundFailed { table: &path, error }.emit();
-                } else if newly_held || known.as_deref() != Some(error.chain().as_str()) {
-                    telemetry::TableHeld { table: &path, error }.emit();
+                } else {
+                    telemetry::RoundFailed { table: &path, error }.emit_quietly();
+                    if newly_held || known.as_deref() != Some(error.chain().as_str()) {
+                        telemetry::TableHeld { table: &path, error }.emit();
+                    }
                 }
                 let state = match next {
                     Next::Hold if error.kind() == Kind::Unsupported => TableState::Unsupported,

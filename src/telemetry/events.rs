@@ -89,7 +89,7 @@ pub struct RoundFailed<'a> {
 impl RoundFailed<'_> {
     /// Logs and counts it.
     pub fn emit(self) {
-        metrics::ROUNDS_FAILED.add(self.error.kind().as_str(), 1);
+        self.count();
         warn!(
             target: ROUND,
             table = %self.table,
@@ -98,6 +98,23 @@ impl RoundFailed<'_> {
             error = %self.error.chain(),
             "round failed"
         );
+    }
+
+    /// The same where it holds the table: [`TableHeld`] tells the operator, once, however often it is looked at again.
+    pub fn emit_quietly(self) {
+        self.count();
+        debug!(
+            target: ROUND,
+            table = %self.table,
+            outcome = "failed",
+            kind = %self.error.kind(),
+            error = %self.error.chain(),
+            "round failed"
+        );
+    }
+
+    fn count(&self) {
+        metrics::ROUNDS_FAILED.add(self.error.kind().as_str(), 1);
     }
 }
 

@@ -15,6 +15,7 @@ mod schema;
 mod service;
 mod types;
 mod volume;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

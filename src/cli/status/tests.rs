@@ -61,7 +61,7 @@ fn made_up() -> StatusReport {
 fn the_text_has_each_tables_state_reason_since_when_and_what_would_help() {
     let expected = "\
 lakeward 1.2.3, running for 2 d 3 h; the coordinator answered 400 ms ago
-2 of 4 tables in hand; 12.0 MiB of 1.5 GiB of rows in flight; 1 waiting, 1 tiering, 1 backing off, 1 held
+2 of 4 tables in hand; 12.0 MiB of 1.5 GiB in flight; 1 waiting, 1 tiering, 1 backing off, 1 held
 
 table                             state         for        lag  rows left  snapshot   last success     next look
 sales.broken                held (data)  12 min 5 s  2 h 3 min  1,200,000         3  2 h 3 min ago  in 3 min 1 s

@@ -1,6 +1,8 @@
 //! The binary that `cargo test` built, as a user runs it.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 /// The binary with these arguments, without settings or fail points from this environment.
@@ -63,18 +65,27 @@ pub(crate) struct Running {
 impl Running {
     /// Starts it; stderr goes nowhere.
     pub(crate) fn start(args: &[&str]) -> Self {
-        Self::spawn(lakeward(args))
+        let mut command = lakeward(args);
+        command.stderr(Stdio::null());
+        Self::spawn(command)
     }
 
     /// As [`Running::start`], with fail points.
     pub(crate) fn failing(args: &[&str], fail: &str) -> Self {
         let mut command = lakeward(args);
-        command.env("LAKEWARD_FAIL", fail);
+        command.env("LAKEWARD_FAIL", fail).stderr(Stdio::null());
+        Self::spawn(command)
+    }
+
+    /// As [`Running::start`]; stderr goes into a file.
+    pub(crate) fn logging(args: &[&str], log: &Path) -> Self {
+        let mut command = lakeward(args);
+        command.stderr(File::create(log).unwrap());
         Self::spawn(command)
     }
 
     fn spawn(mut command: Command) -> Self {
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Self { child, stdout }
     }
