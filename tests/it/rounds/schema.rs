@@ -306,3 +306,51 @@ async fn a_lake_table_that_was_changed_by_hand_is_held_with_every_difference_and
     assert_eq!(batches.iter().map(|batch| batch.column(0).null_count()).sum::<usize>(), 100);
     check_statistics(&stage, &path).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nested_columns_are_added_like_others_and_old_rows_have_null() {
+    let stage = Stage::new().await;
+    let path = stage.table("events", &events()).await;
+    stage.append(&path, 0..10, "").await;
+    assert_eq!(stage.tier().await, [Some(1)]);
+    let x = field("x", TypeKind::Int, true);
+    let row = TypeKind::Row(vec![Field { id: 1, ..field("tags", TypeKind::Array(Box::new(x.data_type.clone())), true) }, x]);
+    let list = TypeKind::Array(Box::new(DataType::nullable(row.clone())));
+    stage.admin.add_columns(&path, &[field("one", row, true)]).await.map_err(|error| error.chain()).unwrap();
+    // The second one the lake learns from a round.
+    stage.admin.add_columns(&path, &[field("many", list, true)]).await.map_err(|error| error.chain()).unwrap();
+    let altered = stage.lake(&path).await;
+    let place = altered.object(&path::schema(2));
+    let coordinators = altered.store().get(&place).await.unwrap().unwrap();
+    altered.store().delete(&place).await.unwrap();
+
+    let mut writer = Writer::open(&stage.cluster, &path, WriterOptions::default()).await.unwrap();
+    let lines = [
+        r#"{"id": 10, "words": "w", "one": {"tags": [1, null], "x": 5}, "many": [{"tags": [], "x": 1}, null]}"#,
+        r#"{"id": 11, "words": "w", "one": null, "many": []}"#,
+    ];
+    let mut decoder = arrow_json::ReaderBuilder::new(writer.schema()).build_decoder().unwrap();
+    decoder.decode(lines.join("\n").as_bytes()).unwrap();
+    writer.append(&decoder.flush().unwrap().unwrap()).await.map_err(|error| error.chain()).unwrap();
+    assert_eq!(stage.tier().await, [Some(2)]);
+
+    let lake = stage.lake(&path).await;
+    let schema = |bytes: &[u8]| TableSchema { time_ms: 0, ..TableSchema::from_json(std::str::from_utf8(bytes).unwrap()).unwrap() };
+    let ours = lake.store().get(&place).await.unwrap().unwrap();
+    assert_eq!(schema(&ours), schema(&coordinators), "ids inside of types too");
+    let batches = lake.read_rows(&newest(&lake).await.unwrap(), None, None).await.map_err(|error| error.chain()).unwrap();
+    let all = concat_batches(&batches[0].schema(), &batches).unwrap();
+    assert_eq!(all.num_rows(), 12);
+    let mut told = arrow_json::LineDelimitedWriter::new(Vec::new());
+    told.write(&all).unwrap();
+    told.finish().unwrap();
+    let told = String::from_utf8(told.into_inner()).unwrap();
+    for line in told.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()) {
+        let wanted = match line["id"].as_i64().unwrap() {
+            10 => serde_json::json!([{"tags": [1, null], "x": 5}, [{"tags": [], "x": 1}, null]]),
+            11 => serde_json::json!([null, []]),
+            _ => serde_json::json!([null, null]),
+        };
+        assert_eq!((&line["one"], &line["many"]), (&wanted[0], &wanted[1]), "{line}");
+    }
+}

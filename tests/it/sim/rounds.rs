@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{Int64Array, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
 use lakeward::error::{Kind, Result};
 use lakeward::fluss::record::arrow_schema;
 use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::lake::{LakeTable, Warehouse};
 use lakeward::mapping;
-use lakeward::model::{Partition, RoundOutcome, RoundSummary, Schema, SchemaId, SnapshotId, TableInfo, TablePath, TieringEpoch};
+use lakeward::model::{
+    DataType, Field, Partition, RoundOutcome, RoundSummary, Schema, SchemaId, SnapshotId, TableInfo, TablePath, TieringEpoch,
+    TypeKind,
+};
 use lakeward::round::{self, Job, Limits, Options, RoundContext};
 use lakeward::runtime::{FailAction, FailPoints, Runtime};
 use lakeward::source::TableScan;
@@ -30,6 +33,10 @@ struct World {
     cluster: MemoryCluster,
     path: TablePath,
     next_id: Arc<AtomicI64>,
+    /// Columns added behind the first two.
+    columns: Arc<Mutex<Vec<String>>>,
+    /// How many of them the writer of each row knew.
+    known: Arc<Mutex<BTreeMap<i64, usize>>>,
     days: Arc<Mutex<Vec<Partition>>>,
     folder: Arc<tempfile::TempDir>,
 }
@@ -76,7 +83,16 @@ impl World {
         let lake = Warehouse::new(store, runtime.clone());
         assert!(lake.create_table("demo", "t", &mapping::lake_schema(&table).unwrap()).await.unwrap());
         let days = vec![cluster.create_partition(&path, &["a:1"]).unwrap()];
-        Self { runtime, cluster, path, next_id: Arc::default(), days: Arc::new(Mutex::new(days)), folder: Arc::new(folder) }
+        Self {
+            runtime,
+            cluster,
+            path,
+            next_id: Arc::default(),
+            columns: Arc::default(),
+            known: Arc::default(),
+            days: Arc::new(Mutex::new(days)),
+            folder: Arc::new(folder),
+        }
     }
 
     fn process(&self, faults: Faults) -> Process {
@@ -100,7 +116,16 @@ impl World {
         self.days.lock().unwrap().push(self.cluster.create_partition(&self.path, &[day]).unwrap());
     }
 
-    /// A few rows into some bucket of some partition.
+    /// A column in Fluss alone: the lake learns of it by whoever finds it missing.
+    fn add_column(&self) {
+        let mut columns = self.columns.lock().unwrap();
+        let name = format!("c{}", columns.len());
+        let data_type = DataType::nullable(TypeKind::String);
+        self.cluster.add_column(&self.path, &Field { id: 0, name: name.clone(), data_type, comment: None }).unwrap();
+        columns.push(name);
+    }
+
+    /// A few rows into some bucket of some partition, of a writer that knows all columns or fewer.
     async fn append(&self) {
         let pick = |count: usize| usize::try_from(self.runtime.rng.below(count as u64)).unwrap();
         let day = {
@@ -113,8 +138,16 @@ impl World {
         let table = self.table().await;
         let ids = Arc::new((first..first + rows).collect::<Int64Array>());
         let days = Arc::new(StringArray::from_iter_values((0..rows).map(|_| day.spec[0].1.as_str())));
-        let batch = RecordBatch::try_new(arrow_schema(&table.schema).unwrap(), vec![ids, days]).unwrap();
-        self.cluster.append(bucket(table.id, Some(day.id), index), SchemaId(1), &batch, None).unwrap();
+        let mut columns: Vec<ArrayRef> = vec![ids, days];
+        let known = pick(self.columns.lock().unwrap().len() + 1);
+        for name in &self.columns.lock().unwrap()[..known] {
+            columns.push(Arc::new(StringArray::from_iter_values((first..first + rows).map(|id| format!("{name} of {id}")))));
+        }
+        self.known.lock().unwrap().extend((first..first + rows).map(|id| (id, known)));
+        let fields = table.schema.fields[..columns.len()].to_vec();
+        let schema = Schema { id: SchemaId(1 + i32::try_from(known).unwrap()), fields, ..(*table.schema).clone() };
+        let batch = RecordBatch::try_new(arrow_schema(&schema).unwrap(), columns).unwrap();
+        self.cluster.append(bucket(table.id, Some(day.id), index), schema.id, &batch, None).unwrap();
     }
 
     async fn lake(&self) -> LakeTable {
@@ -128,8 +161,18 @@ impl World {
         while process.round().await.unwrap().outcome != RoundOutcome::Idle {}
         let lake = self.lake().await;
         let newest = lake.snapshot(lake.newest_snapshot_id().await.unwrap().unwrap()).await.unwrap().unwrap();
-        let rows = lake.read_rows(&newest, None, Some(&["id"])).await.unwrap();
+        let rows = lake.read_rows(&newest, None, None).await.unwrap();
         let mut ids: Vec<i64> = rows.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>().values().to_vec()).collect();
+        let (columns, known) = (self.columns.lock().unwrap().clone(), self.known.lock().unwrap().clone());
+        for batch in &rows {
+            for (at, id) in batch.column(0).as_primitive::<Int64Type>().values().iter().enumerate() {
+                for (index, name) in columns.iter().enumerate() {
+                    let found = batch.column_by_name(name).unwrap().as_string::<i32>();
+                    let found = found.is_valid(at).then(|| found.value(at).to_owned());
+                    assert_eq!(found, (index < known[id]).then(|| format!("{name} of {id}")), "row {id}");
+                }
+            }
+        }
         ids.sort_unstable();
         assert_eq!(ids, (0..self.next_id.load(Ordering::Relaxed)).collect::<Vec<_>>());
         let totals = lake.live_partitions(&newest, None).await.unwrap();
@@ -158,7 +201,7 @@ fn a_whole_round_that_is_killed_at_any_fail_point_costs_nothing() {
 }
 
 #[test]
-fn two_services_that_hold_one_table_while_rows_arrive_and_buckets_are_rescaled() {
+fn two_services_that_hold_one_table_while_rows_arrive_buckets_are_rescaled_and_columns_added() {
     for_seeds("whole rounds of two", 4, |seed| async move {
         let world = World::new(seed).await;
         let rng = world.runtime.rng.clone();
@@ -187,6 +230,7 @@ fn two_services_that_hold_one_table_while_rows_arrive_and_buckets_are_rescaled()
         for step in 0..12 {
             world.append().await;
             match step {
+                2 | 5 | 9 => world.add_column(),
                 4 => world.rescale(4, "b"),
                 8 => world.rescale(3, "c"),
                 _ => {}
