@@ -227,7 +227,10 @@ impl Connection {
                 Err(error) => error,
             };
             let pause = backoff.next_pause().filter(|_| error.code() == Some(Code::RETRIABLE_AUTHENTICATE.0));
-            let Some(pause) = pause else { return Err(error.context(format!("log in as `{user}`"))) };
+            let Some(pause) = pause else {
+                let error = error.context(format!("log in as `{user}`"));
+                return Err(if error.kind() == Kind::Unavailable { error } else { error.with_hint(auth::HINT) });
+            };
             self.runtime.clock.sleep(pause).await;
         }
     }

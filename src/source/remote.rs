@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use super::{LogSlice, TableScan};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::fluss::record::{BATCH_BYTES_MAX, BatchHeader, HEADER_BYTES_MIN, LogFormat, batch_bytes};
 use crate::model::{Schema, SchemaId, TableBucket, TableInfo};
 
@@ -146,7 +146,14 @@ impl RemoteLog {
 }
 
 async fn bytes(scan: &dyn TableScan, url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {
-    let Some(found) = scan.remote_bytes(url, start, end).await? else { return Ok(None) };
+    let found = scan.remote_bytes(url, start, end).await.map_err(|error| match error.kind() {
+        Kind::Unsupported => error.with_hint(
+            "log segments that have left the servers are read from local paths and `file:` only: tier the table before they do \
+             (`table.datalake.freshness`, `table.log.tiered.local-segments`)",
+        ),
+        _ => error,
+    });
+    let Some(found) = found? else { return Ok(None) };
     if found.len() as u64 == end.saturating_sub(start) {
         return Ok(Some(found));
     }

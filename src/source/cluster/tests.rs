@@ -231,6 +231,7 @@ async fn what_a_server_says_of_segments_is_checked_before_anything_is_read() {
         let error: Error = read.await.unwrap_err();
         let text = error.chain();
         assert!(error.kind() == kind && text.contains(words) && text.contains("bucket 0"), "{text}");
+        assert_eq!(error.hint().is_some_and(|hint| hint.contains("local-segments")), kind == Kind::Unsupported, "{error:?}");
     }
     // What does not follow is left to the next question; what is gone is told.
     let mut info = good.clone();
