@@ -84,14 +84,16 @@ impl Assigners {
             let text = format!("table `{}` has no partition `{name}`, and none may be made", table.path);
             return Err((spec, Code::PARTITION_NOT_EXISTS.error(text)));
         }
-        let makings = missing.iter().map(|spec| Ok(self.create(table, spec)));
-        stream::iter(makings).try_for_each_concurrent(CREATIONS_MAX, |making| making).await?;
         self.made += missing.len() as u64;
-        // The listing may come from a server that does not know them yet.
         let mut retry = self.cluster.retry(format!("find new partitions of table `{}`", table.path));
         loop {
+            // Those that are there already are fine.
+            let makings = missing.iter().map(|spec| Ok(self.create(table, spec)));
+            stream::iter(makings).try_for_each_concurrent(CREATIONS_MAX, |making| making).await?;
             self.look(table, &missing).await.map_err(|error| (None, error))?;
-            let Some(unseen) = missing.iter().find(|spec| !self.known.contains_key(**spec)) else { return Ok(()) };
+            missing.retain(|spec| !self.known.contains_key(*spec));
+            let Some(unseen) = missing.first() else { return Ok(()) };
+            // The listing came from a server that does not know it yet, or somebody dropped it at once.
             let unseen = Code::LEADER_NOT_AVAILABLE.error(format!("partition `{}` is made, but not listed", name_of(unseen)));
             retry.after(unseen).await.map_err(|error| (None, error))?;
         }

@@ -7,6 +7,7 @@ mod check;
 mod commands;
 mod crash;
 mod edges;
+mod load;
 mod nested;
 mod rescale;
 mod restart;

@@ -16,7 +16,7 @@ fn identity(file: &LakeFile) -> (String, u64, u64, (i64, i64)) {
     (file.entry.file.file_name.clone(), meta.ino(), meta.len(), (meta.mtime(), meta.mtime_nsec()))
 }
 
-fn assert_each_row_is_in_its_bucket(table: &TableInfo, files: &[LakeFile]) {
+pub(super) fn assert_each_row_is_in_its_bucket(table: &TableInfo, files: &[LakeFile]) {
     let function = BucketFunction::of(table).unwrap();
     for file in files {
         let key = file.rows.column_by_name("id").unwrap();
