@@ -13,7 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Where settings come from; the later win: defaults, file, environment, flags.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Sources {
     /// The file of `--config`.
     pub file: Option<PathBuf>,
@@ -21,6 +21,12 @@ pub struct Sources {
     pub variables: Vec<(OsString, OsString)>,
     /// Flags that set a key.
     pub typed: Vec<Typed>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").field("file", &self.file).field("typed", &self.typed).finish_non_exhaustive()
+    }
 }
 
 /// A flag that sets a key.

@@ -119,11 +119,16 @@ impl Settings {
         settings.lake = filled.lake;
         settings.notices = filled.notices;
         settings.cluster.security.settle(&filled.winners, &mut faults, &mut settings.notices);
-        let commit = &settings.round.commit;
-        if commit.pause_first > commit.pause_max {
-            let both = ["commit.pause_first", "commit.pause_max"];
-            let place = both.iter().filter_map(|key| filled.winners.get(key)).max().map(ToString::to_string).unwrap_or_default();
-            faults.push(format!("{place}: `commit.pause_first` is longer than `commit.pause_max`"));
+        let (commit, read) = (&settings.round.commit, &settings.round.read);
+        let pairs = [
+            ("commit.pause_first", commit.pause_first, "commit.pause_max", commit.pause_max),
+            // The server holds a fetch for so long.
+            ("read.wait", read.wait, "cluster.request_timeout", settings.cluster.request_timeout),
+        ];
+        for (short, shorter, long, longer) in pairs.into_iter().filter(|(_, shorter, _, longer)| shorter > longer) {
+            let places = [short, long].into_iter().filter_map(|key| filled.winners.get(key));
+            let place = places.max().map(ToString::to_string).unwrap_or_default();
+            faults.push(format!("{place}: `{short}` ({shorter:?}) is longer than `{long}` ({longer:?})"));
         }
         if faults.is_empty() { Ok(settings) } else { Err(faults) }
     }

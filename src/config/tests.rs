@@ -140,6 +140,8 @@ client.reqest-timeout = '5 s'
         ("LAKEWARD_READ_STALL", "soon"),
         ("LAKEWARD_MEMORY_LIMIT", "1TB"),
         ("LAKEWARD_LOG_LEVEL", "loud"),
+        ("LAKEWARD_READ_WAIT", "2s"),
+        ("LAKEWARD_CLUSTER_REQUEST_TIMEOUT", "1s"),
     ];
     let typed = [
         Typed::pair("read.ahead=0"),
@@ -177,7 +179,8 @@ client.reqest-timeout = '5 s'
         "--set read.ahed: `read.ahed`: unknown key; the nearest is `read.ahead`",
         "--set read.ahead: gives `read.ahead` again, which --set read.ahead gives already",
         "--server: `b` is not of the form HOST:PORT",
-        "7: `commit.pause_first` is longer than `commit.pause_max`",
+        "7: `commit.pause_first` (10s) is longer than `commit.pause_max` (5s)",
+        "LAKEWARD_READ_WAIT: `read.wait` (2s) is longer than `cluster.request_timeout` (1s)",
     ];
     let found = faults(wrong, &variables, &typed);
     for fault in expected {
@@ -374,6 +377,8 @@ fn no_fault_shows_a_password_however_it_was_put_wrong() {
         Settings::load(&Sources { variables: vec![("LAKEWARD_SECURITY_SASL_PASSWORD".into(), raw)], ..Sources::default() })
             .unwrap_err(),
     );
+    let sources = Sources { variables: vec![("LAKEWARD_SECURITY_SASL_PASSWORD".into(), "c4nary".into())], ..Sources::default() };
+    assert!(!format!("{sources:?}").contains("c4nary"));
     for typed in [Typed::pair("c4nary"), Typed::pair("security.sasl.pasword=c4nary"), Typed::pair("security.protocol=c4nary")] {
         assert!(!format!("{typed:?}").contains("c4nary"));
         shown(load("", &[], &[typed]).unwrap_err());

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use lakeward::fluss::connection::Credentials;
+
 use super::binary::{Ended, json, run, run_in};
 use super::*;
 
@@ -184,4 +186,26 @@ async fn a_password_is_shown_by_no_command_at_any_level() {
         }
     }
     assert!(codes.contains(&2) && codes.contains(&3), "{codes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_is_tried_and_a_wrong_password_is_told_apart_from_a_wrong_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = vec![Credentials::new("otto", "c4nary-right").unwrap()];
+    let runtime = Runtime::system(2, 64 << 20).unwrap();
+    let node = Node::start(NodeOptions { users, ..NodeOptions::new(folder.path()) }, runtime).await.unwrap();
+    let address = node.address().to_string();
+    let check = ["check", "--json", "--log-level", "trace", "--server", &address];
+    let login = [&check[..], &["--security.protocol", "sasl", "--security.sasl.username", "otto"]].concat();
+    let password = "LAKEWARD_SECURITY_SASL_PASSWORD";
+    let right = run_in(&login, &[(password, "c4nary-right")]).await;
+    assert!(right.code == Some(0) && right.stdout.contains("logged in as `otto`"), "{right:?}");
+    let wrong = run_in(&login, &[(password, "c4nary-wrong")]).await;
+    assert!(wrong.code == Some(2) && has(&wrong, "connect", &address, "fault"), "{wrong:?}");
+    assert!(wrong.stdout.contains("the server is there, but does not let us in"), "{wrong:?}");
+    let none = run(&check, None).await;
+    assert!(none.code == Some(2) && none.stdout.contains("security.protocol"), "{none:?}");
+    for ended in [right, wrong, none] {
+        assert!(!format!("{ended:?}").contains("c4nary"), "{ended:?}");
+    }
 }
