@@ -17,8 +17,8 @@ const SECONDS_BUCKETS: [f64; 12] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 1
 /// How things are at a scrape.
 #[derive(Debug, Default)]
 pub struct State {
-    /// Milliseconds since the coordinator answered a heartbeat; `None` = it never has.
-    pub heartbeat_age_ms: Option<u64>,
+    /// Milliseconds since the coordinator answered a heartbeat, or since the start.
+    pub heartbeat_age_ms: u64,
     /// Rounds in progress.
     pub rounds_running: u64,
     /// Tables by state; states without tables included.
@@ -42,8 +42,10 @@ pub struct TableState {
     pub lag_seconds: Option<u64>,
     /// Lag, rows.
     pub lag_rows: Option<u64>,
-    /// Milliseconds since a round ended well.
+    /// Milliseconds since a round ended well, or since the start.
     pub success_age_ms: Option<u64>,
+    /// `table.datalake.freshness`.
+    pub freshness_ms: Option<u64>,
     /// Rows of committed rounds.
     pub rows: u64,
 }
@@ -121,9 +123,7 @@ impl State {
             metric.describe();
         }
         let seconds = |ms: u64| ms as f64 / 1e3;
-        if let Some(age) = self.heartbeat_age_ms {
-            metrics::HEARTBEAT_AGE.set("", seconds(age));
-        }
+        metrics::HEARTBEAT_AGE.set("", seconds(self.heartbeat_age_ms));
         metrics::ROUNDS_RUNNING.set("", self.rounds_running as f64);
         for (state, tables) in &self.tables {
             metrics::TABLES.set(state, *tables as f64);
@@ -132,7 +132,7 @@ impl State {
             let held = self.held.iter().filter(|of| **of == kind).count();
             metrics::TABLES_HELD.set(kind.as_str(), held as f64);
         }
-        for TableState { table, lag_seconds, lag_rows, success_age_ms, rows } in &self.each {
+        for TableState { table, lag_seconds, lag_rows, success_age_ms, freshness_ms, rows } in &self.each {
             if let Some(lag) = lag_seconds {
                 metrics::LAG_SECONDS.set(table, *lag as f64);
             }
@@ -141,6 +141,9 @@ impl State {
             }
             if let Some(age) = success_age_ms {
                 metrics::SUCCESS_AGE.set(table, seconds(*age));
+            }
+            if let Some(freshness) = freshness_ms {
+                metrics::FRESHNESS.set(table, seconds(*freshness));
             }
             metrics::TABLE_ROWS.counted(table, *rows);
         }

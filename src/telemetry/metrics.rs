@@ -163,8 +163,11 @@ pub const EVENTS: [Metric; 14] = [
 ];
 
 /// Age of the last answer to a heartbeat.
-pub const HEARTBEAT_AGE: Metric =
-    gauge("tiering_heartbeat_age_seconds", Unit::Seconds, "time since the coordinator last answered a heartbeat");
+pub const HEARTBEAT_AGE: Metric = gauge(
+    "tiering_heartbeat_age_seconds",
+    Unit::Seconds,
+    "time since the coordinator last answered a heartbeat; if it never has, since the start",
+);
 /// Rounds now.
 pub const ROUNDS_RUNNING: Metric = gauge("tiering_rounds_running", Unit::Count, "rounds in progress");
 /// Tables by state.
@@ -173,13 +176,20 @@ pub const TABLES: Metric = gauge("tiering_tables", Unit::Count, "tables that thi
 pub const TABLES_HELD: Metric = gauge("tiering_held_tables", Unit::Count, "tables on hold now, by the kind of error").by("kind");
 /// Lag in time.
 pub const LAG_SECONDS: Metric =
-    gauge("tiering_table_lag_seconds", Unit::Seconds, "age of what the lake has of the table").by("table");
+    gauge("tiering_table_lag_seconds", Unit::Seconds, "how old a row can be that is not in the lake yet").by("table");
 /// Lag in rows.
 pub const LAG_ROWS: Metric =
     gauge("tiering_table_lag_rows", Unit::Count, "rows of the table that its last round knew of and left").by("table");
 /// Age of the last success.
-pub const SUCCESS_AGE: Metric =
-    gauge("tiering_table_success_age_seconds", Unit::Seconds, "time since a round of the table last ended well").by("table");
+pub const SUCCESS_AGE: Metric = gauge(
+    "tiering_table_success_age_seconds",
+    Unit::Seconds,
+    "time since a round of the table last ended well; if none has, since the start",
+)
+.by("table");
+/// Lag that is wanted.
+pub const FRESHNESS: Metric =
+    gauge("tiering_table_freshness_seconds", Unit::Seconds, "`table.datalake.freshness`, the lag that is wanted").by("table");
 /// Rows of a table.
 pub const TABLE_ROWS: Metric =
     counter("tiering_table_rows_total", Unit::Count, "rows of the table in committed rounds").by("table");
@@ -191,7 +201,7 @@ pub const BUDGET_USED: Metric = gauge("tiering_budget_used_bytes", Unit::Bytes, 
 pub const BUILD: Metric = gauge("tiering_build_info", Unit::Count, "1, with the version of the binary").by("version");
 
 /// All that tell how things are when they are asked for, in README order.
-pub const STATE: [Metric; 11] = [
+pub const STATE: [Metric; 12] = [
     HEARTBEAT_AGE,
     ROUNDS_RUNNING,
     TABLES,
@@ -199,6 +209,7 @@ pub const STATE: [Metric; 11] = [
     LAG_SECONDS,
     LAG_ROWS,
     SUCCESS_AGE,
+    FRESHNESS,
     TABLE_ROWS,
     BUDGET,
     BUDGET_USED,

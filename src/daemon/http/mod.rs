@@ -87,7 +87,7 @@ impl StatusReport {
         let ours = |table: &TableStatus| !matches!(table.state, TableState::Excluded | TableState::Elsewhere);
         let held = |table: &&TableStatus| matches!(table.state, TableState::Held | TableState::Unsupported);
         telemetry::State {
-            heartbeat_age_ms: self.service.heartbeat_ms.map(age),
+            heartbeat_age_ms: age(self.service.heartbeat_ms.unwrap_or(self.service.started_ms)),
             rounds_running: tables.get(TableState::Tiering.as_str()).copied().unwrap_or_default(),
             held: self.tables.iter().filter(held).map(|table| table.kind.unwrap_or(Kind::Internal)).collect(),
             each: self
@@ -97,7 +97,9 @@ impl StatusReport {
                     table: table.table.to_string(),
                     lag_seconds: table.lag_seconds.filter(|_| ours(table)),
                     lag_rows: table.lag_rows.filter(|_| ours(table)),
-                    success_age_ms: table.last_success_ms.map(age),
+                    // One that never ended well ages from the start, so that an alert sees it.
+                    success_age_ms: ours(table).then(|| age(table.last_success_ms.unwrap_or(self.service.started_ms))),
+                    freshness_ms: table.freshness_ms.and_then(|ms| u64::try_from(ms).ok()),
                     rows: table.rows,
                 })
                 .collect(),

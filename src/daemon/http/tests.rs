@@ -46,6 +46,8 @@ async fn each_endpoint_tells_its_part_of_the_board() {
     assert_eq!(code, 200);
     for line in [
         "tiering_table_lag_seconds{table=\"demo.orders\"} 12\n",
+        "tiering_table_success_age_seconds{table=\"demo.orders\"} 40\n",
+        "tiering_heartbeat_age_seconds 1\n",
         "tiering_rounds_running 1\n",
         "tiering_tables{state=\"held\"} 0\n",
         "tiering_budget_bytes 1048576\n",
@@ -61,7 +63,10 @@ async fn each_endpoint_tells_its_part_of_the_board() {
     let never = || TableStatus::new(TablePath::new("demo", "orders"), TableId(7), TableState::Waiting, 0);
     board.set_table(TableId(7), never, |table| table.enter(TableState::Elsewhere, 50_000));
     let body = ask(&admin, "/metrics").await.1;
-    assert!(!body.contains("tiering_table_lag_seconds{"), "another service brings it on");
+    assert!(
+        !body.contains("tiering_table_lag_") && !body.contains("tiering_table_success_age_seconds{"),
+        "another service brings it on"
+    );
     assert!(body.contains("tiering_table_rows_total{table=\"demo.orders\"} 77\n"), "{body}");
     board.set_service(|service| (service.phase, service.heart_alive) = (Phase::Stopping, false));
     board.remove(TableId(7));

@@ -113,10 +113,11 @@ fn a_scrape_shows_each_metric_with_its_help_and_a_table_that_has_gone_takes_its_
         lag_seconds: Some(12),
         lag_rows: Some(0),
         success_age_ms: Some(1_500),
+        freshness_ms: Some(10_000),
         rows: 77,
     };
     let state = State {
-        heartbeat_age_ms: Some(250),
+        heartbeat_age_ms: 250,
         rounds_running: 2,
         tables: BTreeMap::from([("held", 1), ("tiering", 2), ("waiting", 0)]),
         held: vec![Kind::Unsupported],
@@ -140,6 +141,7 @@ fn a_scrape_shows_each_metric_with_its_help_and_a_table_that_has_gone_takes_its_
         ("tiering_table_lag_seconds{table=\"demo.orders\"}", 12.0),
         ("tiering_table_lag_rows{table=\"demo.orders\"}", 0.0),
         ("tiering_table_success_age_seconds{table=\"demo.orders\"}", 1.5),
+        ("tiering_table_freshness_seconds{table=\"demo.orders\"}", 10.0),
         ("tiering_table_rows_total{table=\"demo.orders\"}", 77.0),
         ("tiering_budget_bytes", 1_073_741_824.0),
         ("tiering_budget_used_bytes", 1_048_576.0),
