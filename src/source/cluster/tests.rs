@@ -297,6 +297,33 @@ async fn schemas_that_batches_name_are_fetched_once() {
 }
 
 #[tokio::test]
+async fn a_schema_that_the_servers_do_not_know_yet_is_waited_for_and_then_unavailable() {
+    let bytes = Bytes::from_static(include_bytes!("../../../fixtures/vectors/log-arrow-v0-empty.bin"));
+    let id = LogSlice::schema_ids(&bytes).unwrap().into_iter().next().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let (source, _server) = source(move |key, _| match key {
+        ApiKey::FetchLog => {
+            let full = |id| PbFetchLogRespForBucket { records: Some(bytes.clone()), ..entry(id) };
+            fetched(vec![full(0), full(1)])
+        }
+        _ => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Reply::Error(Code::SCHEMA_NOT_EXIST.error("no such schema"))
+        }
+    })
+    .await;
+    let mut request = request(5);
+    let mut other = Schema::clone(&request.table.schema);
+    other.id = SchemaId(id.0 + 1);
+    Arc::make_mut(&mut request.table).schema = Arc::new(other);
+    let error = source.fetch(request).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Some(9)), "{}", error.chain());
+    assert!(error.chain().contains(&format!("schema `{id}` of table `demo.t`")), "{}", error.chain());
+    assert!(asked.load(Ordering::SeqCst) > 1, "asked again");
+}
+
+#[tokio::test]
 async fn offsets_come_in_bucket_order_and_a_partition_that_is_gone_has_none() {
     let (source, _server) = source(|_, body| {
         let request = read::<ListOffsetsRequest>(body);
