@@ -3,6 +3,7 @@
 //! Owns the order of things, how many buckets are in progress, when a stale round is planned afresh, and what becomes of
 //! the files of a round that failed. Callers: `daemon`, `cli` (quickstart).
 
+mod ends;
 mod lake;
 mod limits;
 mod pressure;
@@ -32,6 +33,7 @@ use crate::write::{BucketTarget, WriteContext, WriteOptions};
 pub use limits::{Limits, Progress};
 use splits::{Done, Target, Work};
 
+pub use ends::{LogEnds, log_ends};
 pub use lake::open_lake;
 
 /// Bounds of a round.

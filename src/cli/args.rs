@@ -1,6 +1,7 @@
 //! The command line as types. What it means is decided by the commands.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use super::load::Load;
 use crate::config::{Sources, Typed, duration, server};
+use crate::daemon::backfill::PartitionSpec;
 use crate::model::TablePath;
 use crate::telemetry::{LogFormat, LogLevel};
 
@@ -25,7 +27,7 @@ pub(super) struct Args {
     /// Shape of the log lines on stderr [default: text].
     #[arg(long, value_enum, global = true)]
     pub(super) log_format: Option<LogFormat>,
-    /// Least grave level that is logged [default: info for `run` and `node`, warn else].
+    /// Least grave level that is logged [default: info for `run`, `node` and, without a terminal, `backfill`; warn else].
     #[arg(long, value_enum, global = true)]
     pub(super) log_level: Option<LogLevel>,
     /// Settings among the arguments, which `parse` takes out.
@@ -44,6 +46,8 @@ pub(super) enum Command {
     Node(Node),
     /// Tier what the cluster's queue hands out.
     Run(Run),
+    /// Bring into the lake what a table's logs hold now, beside whoever else tiers it.
+    Backfill(Backfill),
     /// Show what a running service does: state of each table, why, since when, and what would help.
     Status(Status),
     /// Try out configuration, cluster and lake, and say what a round could not do.
@@ -100,6 +104,23 @@ pub(super) struct Run {
     #[arg(long, value_name = "DURATION", requires = "once")]
     pub(super) wait: Option<String>,
     /// Print a summary of each round as one line of JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Backfill {
+    /// The table.
+    #[arg(value_name = "DB.TABLE")]
+    pub(super) table: TablePath,
+    /// Only this partition, such as `day=2026-11-30` or `a=1/b=2`; without all keys: all partitions that fit. May be repeated
+    /// [default: all partitions].
+    #[arg(long, value_name = "SPEC")]
+    pub(super) partition: Vec<PartitionSpec>,
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: Option<String>,
+    /// Print the last line as JSON.
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -216,6 +237,7 @@ impl Command {
             Self::Run(args) => vec![server(&args.server), ("--wait", "run.wait", args.wait.clone())],
             Self::Check(args) => vec![server(&args.server)],
             Self::Plan(args) => vec![server(&args.server)],
+            Self::Backfill(args) => vec![server(&args.server)],
             Self::Load(args) => vec![server(&args.server)],
             Self::Quickstart(_) | Self::Node(_) | Self::Status(_) | Self::Inspect(_) => vec![],
         }
@@ -225,15 +247,21 @@ impl Command {
     pub(super) fn log_level(&self) -> LogLevel {
         match self {
             Self::Node(_) | Self::Run(_) => LogLevel::Info,
-            Self::Quickstart(_) | Self::Status(_) | Self::Check(_) | Self::Plan(_) | Self::Inspect(_) | Self::Load(_) => {
-                LogLevel::Warn
-            }
+            // Lines would tear the progress bar.
+            Self::Backfill(_) if !std::io::stderr().is_terminal() => LogLevel::Info,
+            Self::Quickstart(_)
+            | Self::Backfill(_)
+            | Self::Status(_)
+            | Self::Check(_)
+            | Self::Plan(_)
+            | Self::Inspect(_)
+            | Self::Load(_) => LogLevel::Warn,
         }
     }
 
     /// Whether it ends by itself after a shutdown request, having handed back what it holds.
     pub(super) fn hands_back(&self) -> bool {
-        matches!(self, Self::Node(_) | Self::Run(_) | Self::Load(_))
+        matches!(self, Self::Node(_) | Self::Run(_) | Self::Backfill(_) | Self::Load(_))
     }
 }
 

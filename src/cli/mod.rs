@@ -4,6 +4,7 @@
 //! `output` is the only place that prints: stdout is data, stderr is talk.
 
 mod args;
+mod backfill;
 mod check;
 mod connect;
 mod exit;
@@ -85,6 +86,7 @@ async fn drive(args: Args, settings: Settings, runtime: Runtime, output: &mut Ou
 async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     match command {
         Command::Run(args) => run::run(&args, settings, runtime, output).await,
+        Command::Backfill(args) => backfill::run(&args, settings, runtime, output).await,
         Command::Inspect(args) => inspect::run(&args, runtime, output).await,
         Command::Quickstart(args) => quickstart::run(&args, runtime, output).await,
         Command::Node(args) => node::run(&args, runtime, output).await,

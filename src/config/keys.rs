@@ -10,7 +10,7 @@ use super::given::{Given, Origin, PREFIX, Raw, variable};
 use super::security::{Protocol, Security};
 use super::values::{HOUR, MIB, SECOND, Setter, Unit, choice, list, made, number, number_or, only, secret, time, words};
 use super::{ClusterSettings, Log, Settings, listen, server};
-use crate::daemon::TableFilter;
+use crate::daemon::{TableFilter, backfill};
 use crate::telemetry::{LogFormat, LogLevel};
 use crate::write::WriteOptions;
 use crate::{commit, daemon, plan, read, round};
@@ -30,7 +30,8 @@ impl Settings {
     /// Every key. Taken apart without `..`, so that no option is forgotten.
     pub(super) fn keys(&mut self) -> BTreeMap<&'static str, Setter<'_>> {
         // `lake` has Fluss's keys only; the file and the notices are no settings.
-        let Self { file: _, cluster, wait, log, memory_limit, encoder_threads, daemon, round, lake: _, notices: _ } = self;
+        let Self { file: _, cluster, wait, log, memory_limit, encoder_threads, daemon, backfill, round, lake: _, notices: _ } =
+            self;
         let ClusterSettings { servers, connect_timeout, request_timeout, security } = cluster;
         // The credentials follow from the other four.
         let Security { protocol, username, password, password_file, credentials: _ } = security;
@@ -38,6 +39,7 @@ impl Settings {
         // Timers follow from the protocol.
         let daemon::Options { parallel, tables, poll, grace, admin, timers: _ } = daemon;
         let TableFilter { include, exclude } = tables;
+        let backfill::Options { bytes_max, time_max, patience } = backfill;
         let round::Options { splits_max, replans_max, replan_pause, plan, read, write, commit } = round;
         let plan::Options { lookups_max } = plan;
         let read::Options { bucket_bytes, wait: read_wait, requests_max, remote_max, ahead, stall } = read;
@@ -66,6 +68,9 @@ impl Settings {
             ("round.splits_max", number(splits_max, Unit::Count, 1..=100_000)),
             ("round.replans_max", number(replans_max, Unit::Count, 0..=1_000)),
             ("round.replan_pause", time(replan_pause, 1..=60 * SECOND)),
+            ("round.bytes_max", number(bytes_max, Unit::Bytes, MIB..=1 << 50)),
+            ("round.time_max", time(time_max, SECOND..=24 * HOUR)),
+            ("backfill.patience", time(patience, SECOND..=168 * HOUR)),
             ("plan.lookups_max", number(lookups_max, Unit::Count, 1..=10_000)),
             // A fetch has to fit into a frame, and its answer to come before the request times out.
             ("read.bucket_bytes", number(bucket_bytes, Unit::Bytes, 1_024..=64 * MIB)),

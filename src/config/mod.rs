@@ -21,6 +21,7 @@ pub use secret::Secret;
 pub use security::{Protocol, Security};
 pub use units::duration;
 
+use crate::daemon::backfill;
 use crate::error::{Error, Result};
 use crate::fluss::cluster::ClusterOptions;
 use crate::fluss::connection::ConnectionOptions;
@@ -44,6 +45,8 @@ pub struct Settings {
     pub encoder_threads: Option<usize>,
     /// The service.
     pub daemon: daemon::Options,
+    /// Backfills.
+    pub backfill: backfill::Options,
     /// The round and its stages.
     pub round: round::Options,
     /// Options of the lake catalog in Fluss's words (`datalake.paimon.…`, without that prefix). The lake is where the cluster says; these

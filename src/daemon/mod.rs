@@ -2,10 +2,11 @@
 //!
 //! Owns heartbeats and leases (`heart`), what follows from how a round ended (`outcome`), what is remembered of a table between
 //! assignments (`roster`), when the queue is asked (`asking`), what others may look at (`board`, `http`), and the two loops: the
-//! daemon (`supervisor`), several tables at once, and `run --once` (`once`), one table after the other. With `round` the only
-//! place where an error kind turns into retry or stop. Caller: `cli`.
+//! daemon (`supervisor`), several tables at once, and `run --once` (`once`), one table after the other; and rounds of one table
+//! without queue and lease (`backfill`). With `round` the only place where an error kind turns into retry or stop. Caller: `cli`.
 
 mod asking;
+pub mod backfill;
 pub mod board;
 mod filter;
 mod heart;

@@ -231,6 +231,7 @@ impl Pump {
     }
 
     async fn range(&self, place: Place) -> Result<(Range, Place)> {
+        self.runtime.fail.hit("read.before_fetch").await?;
         let Place { from, mut remote } = place;
         let stop = self.split.stop_offset;
         let began = self.runtime.clock.moment();

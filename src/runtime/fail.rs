@@ -82,7 +82,10 @@ impl FailPoints {
             match action {
                 Some(FailAction::Error) => return Err(Error::unavailable(format!("fail point `{name}`"))),
                 Some(FailAction::Kill) => std::process::abort(),
-                Some(FailAction::Hang) => std::future::pending::<()>().await,
+                Some(FailAction::Hang) => {
+                    tracing::info!("fail point `{name}` hangs");
+                    std::future::pending::<()>().await;
+                }
                 None => {}
             }
         }

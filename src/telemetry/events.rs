@@ -174,6 +174,45 @@ impl TableReturned<'_> {
     }
 }
 
+/// A partition was dropped before a backfill had brought all of it into the lake.
+#[derive(Debug)]
+pub struct PartitionDropped<'a> {
+    /// The table.
+    pub table: &'a TablePath,
+    /// The partition's name.
+    pub partition: &'a str,
+}
+
+impl PartitionDropped<'_> {
+    /// Logs it.
+    pub fn emit(self) {
+        warn!(target: TABLE, table = %self.table, partition = self.partition, "partition dropped meanwhile: nothing is left to do for it");
+    }
+}
+
+/// How far a backfill is.
+#[derive(Debug)]
+pub struct BackfillProgress<'a> {
+    /// The table.
+    pub table: &'a TablePath,
+    /// Records in the lake or on their way, of `rows_total`.
+    pub rows: u64,
+    /// Records to bring there.
+    pub rows_total: u64,
+    /// MiB of log per second, lately.
+    pub mib_per_second: f64,
+    /// Seconds left at that speed.
+    pub seconds_left: Option<u64>,
+}
+
+impl BackfillProgress<'_> {
+    /// Logs it.
+    pub fn emit(self) {
+        let Self { table, rows, rows_total, mib_per_second, seconds_left } = self;
+        info!(target: TABLE, %table, rows, rows_total, mib_per_second, seconds_left, "backfill goes on");
+    }
+}
+
 /// The lease of a table is no longer ours: its round is dropped.
 #[derive(Debug)]
 pub struct LeaseLost<'a> {

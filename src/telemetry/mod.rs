@@ -13,8 +13,8 @@ use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
 
 pub use events::{
-    AdminListens, AdminRefused, HeartbeatFailed, LakeColumnsAdded, LeaseLost, Replanned, ReportLost, RoundFailed, RoundFinished,
-    SnapshotRecovered, Stopping, TableClaimed, TableHeld, TableReturned,
+    AdminListens, AdminRefused, BackfillProgress, HeartbeatFailed, LakeColumnsAdded, LeaseLost, PartitionDropped, Replanned,
+    ReportLost, RoundFailed, RoundFinished, SnapshotRecovered, Stopping, TableClaimed, TableHeld, TableReturned,
 };
 pub use exporter::{Exporter, State, TableState};
 

@@ -2,6 +2,7 @@
 //!
 //! In-process where a test has to hold or look into a round, else the binary that `cargo test` built.
 
+mod backfill;
 pub(crate) mod binary;
 mod check;
 mod commands;

@@ -17,6 +17,8 @@ pub enum Fault {
     After,
     /// The call does nothing and is never answered.
     Hang,
+    /// Nothing goes wrong, but the call takes so long.
+    Slow(Duration),
     /// `prepare` and `record`: the reply is lost now, the work is done when the token is cancelled. Else as `After`.
     Late(CancellationToken),
     /// `record`: the answer is OK, but nothing is done (a concurrent record overwrote it). Else as `After`.
@@ -88,6 +90,10 @@ impl Faults {
         match fault {
             Some(Fault::Before) => Err(Error::unavailable(format!("injected: {act} of `{target}` failed"))),
             Some(Fault::Hang) => std::future::pending().await,
+            Some(Fault::Slow(time)) => {
+                Clock::system().sleep(time).await;
+                Ok(None)
+            }
             other => Ok(other),
         }
     }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 
 /// The binary with these arguments, without settings or fail points from this environment.
 fn lakeward(args: &[&str]) -> Command {
@@ -60,6 +60,7 @@ pub(crate) async fn run_in(args: &[&str], variables: &[(&str, &str)]) -> Ended {
 pub(crate) struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
+    stderr: Option<BufReader<ChildStderr>>,
 }
 
 impl Running {
@@ -77,6 +78,13 @@ impl Running {
         Self::spawn(command)
     }
 
+    /// As [`Running::failing`]; stderr is there for [`Running::says`].
+    pub(crate) fn failing_aloud(args: &[&str], fail: &str) -> Self {
+        let mut command = lakeward(args);
+        command.env("LAKEWARD_FAIL", fail);
+        Self::spawn(command)
+    }
+
     /// As [`Running::start`]; stderr goes into a file.
     pub(crate) fn logging(args: &[&str], log: &Path) -> Self {
         let mut command = lakeward(args);
@@ -87,7 +95,14 @@ impl Running {
     fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        Self { child, stdout }
+        let stderr = child.stderr.take().map(BufReader::new);
+        Self { child, stdout, stderr }
+    }
+
+    /// Waits for a line on stderr with these words.
+    pub(crate) fn says(&mut self, words: &str) {
+        let lines = self.stderr.as_mut().unwrap().lines();
+        assert!(lines.map_while(Result::ok).any(|line| line.contains(words)), "it ended without saying `{words}`");
     }
 
     /// Its next line; `None` = it has closed stdout.

@@ -28,25 +28,25 @@ use super::world::{bucket, fields, for_seeds};
 
 /// A cluster and a warehouse on disk; every row has a number of its own.
 #[derive(Clone)]
-struct World {
-    runtime: Runtime,
-    cluster: MemoryCluster,
-    path: TablePath,
+pub(super) struct World {
+    pub(super) runtime: Runtime,
+    pub(super) cluster: MemoryCluster,
+    pub(super) path: TablePath,
     next_id: Arc<AtomicI64>,
     /// Columns added behind the first two.
     columns: Arc<Mutex<Vec<String>>>,
     /// How many of them the writer of each row knew.
     known: Arc<Mutex<BTreeMap<i64, usize>>>,
-    days: Arc<Mutex<Vec<Partition>>>,
+    pub(super) days: Arc<Mutex<Vec<Partition>>>,
     folder: Arc<tempfile::TempDir>,
 }
 
 /// A process: its own way into the cluster, its own fail points.
 #[derive(Clone)]
-struct Process(RoundContext, TablePath);
+pub(super) struct Process(pub(super) RoundContext, TablePath);
 
 impl Process {
-    async fn round(&self) -> Result<RoundSummary> {
+    pub(super) async fn round(&self) -> Result<RoundSummary> {
         let table = self.0.scan.table_info(&self.1).await?.id;
         round::run(&self.0, &Job { path: self.1.clone(), table, epoch: TieringEpoch(1), lease: None, limits: Limits::default() })
             .await
@@ -54,7 +54,7 @@ impl Process {
 }
 
 impl World {
-    async fn new(seed: u64) -> Self {
+    pub(super) async fn new(seed: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::simulated(seed, 1_790_000_000_000, 64 << 20);
         let cluster = MemoryCluster::new(runtime.clone());
@@ -95,23 +95,23 @@ impl World {
         }
     }
 
-    fn process(&self, faults: Faults) -> Process {
+    pub(super) fn process(&self, faults: Faults) -> Process {
         let service: Arc<MemoryService> = Arc::new(self.cluster.service(faults));
         let runtime = Runtime { fail: FailPoints::default(), ..self.runtime.clone() };
         let context = RoundContext { scan: Arc::clone(&service) as _, ledger: service, runtime, options: Options::default() };
         Process(context, self.path.clone())
     }
 
-    fn healthy(&self) -> Process {
+    pub(super) fn healthy(&self) -> Process {
         self.process(Faults::default())
     }
 
-    async fn table(&self) -> TableInfo {
+    pub(super) async fn table(&self) -> TableInfo {
         self.cluster.service(Faults::default()).table_info(&self.path).await.unwrap()
     }
 
     /// ALTER of the bucket count, and a partition that gets it.
-    fn rescale(&self, count: i32, day: &str) {
+    pub(super) fn rescale(&self, count: i32, day: &str) {
         self.cluster.alter_bucket_count(&self.path, count).unwrap();
         self.days.lock().unwrap().push(self.cluster.create_partition(&self.path, &[day]).unwrap());
     }
@@ -126,20 +126,28 @@ impl World {
     }
 
     /// A few rows into some bucket of some partition, of a writer that knows all columns or fewer.
-    async fn append(&self) {
-        let pick = |count: usize| usize::try_from(self.runtime.rng.below(count as u64)).unwrap();
+    pub(super) async fn append(&self) {
         let day = {
             let days = self.days.lock().unwrap();
-            days[pick(days.len())].clone()
+            days[self.pick(days.len())].clone()
         };
-        let index = i32::try_from(pick(usize::try_from(day.bucket_count.unwrap()).unwrap())).unwrap();
-        let rows = 1 + i64::try_from(pick(20)).unwrap();
+        let index = i32::try_from(self.pick(usize::try_from(day.bucket_count.unwrap()).unwrap())).unwrap();
+        let rows = 1 + i64::try_from(self.pick(20)).unwrap();
+        self.fill(&day, index, rows).await;
+    }
+
+    fn pick(&self, count: usize) -> usize {
+        usize::try_from(self.runtime.rng.below(count as u64)).unwrap()
+    }
+
+    /// A batch of `rows` rows.
+    pub(super) async fn fill(&self, day: &Partition, index: i32, rows: i64) {
         let first = self.next_id.fetch_add(rows, Ordering::Relaxed);
         let table = self.table().await;
         let ids = Arc::new((first..first + rows).collect::<Int64Array>());
         let days = Arc::new(StringArray::from_iter_values((0..rows).map(|_| day.spec[0].1.as_str())));
         let mut columns: Vec<ArrayRef> = vec![ids, days];
-        let known = pick(self.columns.lock().unwrap().len() + 1);
+        let known = self.pick(self.columns.lock().unwrap().len() + 1);
         for name in &self.columns.lock().unwrap()[..known] {
             columns.push(Arc::new(StringArray::from_iter_values((first..first + rows).map(|id| format!("{name} of {id}")))));
         }
@@ -150,13 +158,13 @@ impl World {
         self.cluster.append(bucket(table.id, Some(day.id), index), schema.id, &batch, None).unwrap();
     }
 
-    async fn lake(&self) -> LakeTable {
+    pub(super) async fn lake(&self) -> LakeTable {
         let store = open(self.folder.path().to_str().unwrap(), &StoreOptions::default()).unwrap();
         LakeTable::open(store, "demo.db/t", self.runtime.clone()).await.unwrap().unwrap()
     }
 
     /// One process alone tiers what is left; then each row is in the lake once.
-    async fn heals(&self) {
+    pub(super) async fn heals(&self) {
         let process = self.healthy();
         while process.round().await.unwrap().outcome != RoundOutcome::Idle {}
         let lake = self.lake().await;
