@@ -111,7 +111,11 @@ async fn all_records_come_once_in_order_and_end_at_the_stop() {
 
 /// Bucket 0 with 20 batches of 10 rows; but for the last 2, all have left in segments of 3.
 fn remote_world() -> World {
-    let world = world(1 << 20);
+    remote_world_with(1 << 20)
+}
+
+fn remote_world_with(memory: usize) -> World {
+    let world = world(memory);
     for batch in 0..20 {
         world.append(0, batch * 10, 10);
     }
@@ -138,8 +142,9 @@ async fn read_all(world: &World, start: StartOffset, stop: i64, options: Options
 
 #[tokio::test(start_paused = true)]
 async fn records_that_have_left_the_servers_come_once_and_in_order_and_then_those_that_have_not() {
-    for options in [Options::default(), small()] {
-        let world = remote_world();
+    // Also with a budget that holds less than one batch: it is let in alone.
+    for (options, memory) in [(Options::default(), 1 << 20), (small(), 1 << 20), (Options::default(), 1024)] {
+        let world = remote_world_with(memory);
         assert_eq!(files(&world).len(), 6);
         for (start, stop) in [(0, 200), (33, 187), (0, 30), (29, 31), (59, 60), (175, 200), (185, 200)] {
             let found = read_all(&world, StartOffset::At(start), stop, options).await.unwrap();
