@@ -2,7 +2,7 @@
 
 use serde_json::json as value;
 
-use super::binary::{Running, json};
+use super::binary::{Running, json, run};
 use super::*;
 
 fn soon(mut table: TableDescriptor) -> TableDescriptor {
@@ -79,4 +79,30 @@ async fn a_second_signal_ends_it_at_once() {
     });
     assert_eq!(code.await, Some(143));
     assert_eq!(stage.newest(&path).await.map(|newest| newest.id), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_daemon_tells_what_it_does() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &soon(orders())).await;
+    let mut refused = soon(orders());
+    refused.custom_properties.insert("paimon.file.format".into(), "orc".into());
+    stage.table("refused", &refused).await;
+    stage.append(&path, 0..50, "a").await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let config = file(&stage, &format!("admin.listen = '{free}'"));
+    let running = Running::start(&["run", "--config", &config]);
+    let report = until(&stage.runtime, "both tables are told about", async || {
+        let status = run(&["status", "--config", &config, "--json"], None).await;
+        let report = (status.code == Some(0)).then(|| status.json().remove(0))?;
+        let states: Vec<_> = report["tables"].as_array()?.iter().map(|table| table["state"].clone()).collect();
+        (states == ["waiting", "unsupported"] && report["tables"][0]["rows"] == 50).then_some(report)
+    })
+    .await;
+    assert_eq!((&report["service"]["phase"], &report["service"]["parallel"]), (&value!("running"), &value!(4)));
+    let [done, held] = [0, 1].map(|index| &report["tables"][index]);
+    assert_eq!((&done["freshness_ms"], &done["lag_rows"], &done["reason"]), (&value!(200), &value!(0), &value!(null)));
+    assert!(held["reason"].as_str().unwrap().contains("orc") && held["next_look_ms"].is_i64(), "{held}");
+    running.signal("TERM");
+    assert_eq!(tokio::task::spawn_blocking(|| running.wait()).await.unwrap(), Some(143));
 }
