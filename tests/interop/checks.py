@@ -3,6 +3,7 @@ import collections
 import operator
 
 from readers import Java, Python, literal, order, root
+from rows import normal
 from world import check, same
 
 OPERATORS = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -20,11 +21,24 @@ def multiset(rows):
     return sorted(rows, key=str)
 
 
-def rows_equal(world, folder, want, columns=None, skip=0):
-    """Both readers see exactly these rows, each as often; `skip` leaves out that many trailing columns."""
+def rows_equal(world, folder, want, columns=None, skip=0, kinds=None):
+    """Both readers see exactly these rows, each as often; `skip` leaves out that many trailing columns; `kinds` are the types of nested ones."""
     for reader in readers(world, folder):
         got = reader.rows(columns)
-        same(multiset([row[:len(row) - skip] for row in got]), multiset(want), f"{reader.name}, {folder.name}")
+        got = [row[:len(row) - skip] for row in got]
+        if kinds:
+            nested_equal(got, want, kinds, f"{reader.name}, {folder.name}")
+        else:
+            same(multiset(got), multiset(want), f"{reader.name}, {folder.name}")
+
+
+def nested_equal(got, want, kinds, what):
+    """The same rows by id, the first column; maps in any order. The first difference is named by row and column."""
+    same(sorted(row[0] for row in got), sorted(row[0] for row in want), f"{what}: ids")
+    by_id = {row[0]: row for row in want}
+    for row in got:
+        for i, (value, kind) in enumerate(zip(row, kinds)):
+            same(normal(value, kind), normal(by_id[row[0]][i], kind), f"{what}: row {row[0]}, column {i} {kind}")
 
 
 def filters(columns, rows):

@@ -88,7 +88,7 @@ def show(v, kind):
         if name == "ARRAY":
             return [show(x, kind["element"]) for x in v]
         if name == "MAP":
-            return sorted(([show(k, kind["key"]), show(x, kind["value"])] for k, x in dict(v).items()), key=str)
+            return sorted(([show(k, kind["key"]), show(x, kind["value"])] for k, x in (v.items() if isinstance(v, dict) else v)), key=str)
         return {field["name"]: show(v.get(field["name"]), field["type"]) for field in kind["fields"]}
     name = root(kind)
     if name == "FLOAT":
@@ -104,6 +104,9 @@ def show(v, kind):
     if name == "TIME":
         return v.strftime("%H:%M:%S.") + "%03d" % (v.microsecond // 1000)
     if name == "TIMESTAMP":
+        if isinstance(v, datetime.datetime):  # inside nested values
+            whole = v.replace(tzinfo=None) - datetime.datetime(1970, 1, 1)
+            v = (whole.days * 86_400 + whole.seconds) * 10**9 + whole.microseconds * 1000
         seconds, nanos = divmod(v, 10**9)
         text = (datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)).isoformat()
         p = precision(kind)

@@ -1,4 +1,6 @@
-"""Columns of every scalar type, and rows that are a pure function of their id, in the text form of README.md."""
+"""Columns of every scalar type and of nested ones, and rows that are a pure function of their id, in the text form of README.md.
+
+A scalar type is its text; a nested one is ("ARRAY", element), ("MAP", key, value) or ("ROW", {name: type}). A " NOT NULL" behind a text or as a last member means that."""
 import datetime
 import decimal
 import random
@@ -94,3 +96,89 @@ def row(id, columns):
 
 def rows(ids, columns):
     return [row(id, columns) for id in ids]
+
+
+# ---- nested columns
+
+LOW = [(name, kind) for name, kind in SCALARS[1:] if not kind.endswith(("(7)", "(8)", "(9)")) or kind.startswith("TIME(")]  # TIMESTAMP(7–9) can't be inside
+KEYS = [(name, kind) for name, kind in LOW if not name.startswith("nan")]
+NESTED = [("id", "BIGINT")] + [(f"l_{name}", ("ARRAY", kind)) for name, kind in LOW] + [(f"m_{name}", ("MAP", kind, "BIGINT")) for name, kind in KEYS]
+NESTED += [
+    ("every", ("ROW", dict(LOW))),
+    ("ll", ("ARRAY", ("ARRAY", "STRING"))),
+    ("lll", ("ARRAY", ("ARRAY", ("ARRAY", "INT")))),
+    ("l_required", ("ARRAY", "INT NOT NULL")),
+    ("m_list", ("MAP", "STRING", ("ARRAY", "DECIMAL(20,3)"))),
+    ("m_map", ("MAP", "INT", ("MAP", "STRING", "DATE"))),
+    ("m_row", ("MAP", "BIGINT", ("ROW", {"at": "TIMESTAMP_LTZ(6)", "tags": ("ARRAY", "STRING")}))),
+    ("rrr", ("ROW", {"a": "INT", "b": ("ROW", {"c": "STRING", "d": ("ROW", {"e": "BOOLEAN", "f": "BINARY(4)"})})})),
+    ("r_required", ("ROW", {"a": "INT NOT NULL", "b": ("ROW", {"c": "STRING NOT NULL"}, "NOT NULL")})),
+    ("l_row", ("ARRAY", ("ROW", {"k": "STRING", "v": "DOUBLE", "l": ("ARRAY", "TIMESTAMP(3)")}))),
+    ("l_map", ("ARRAY", ("MAP", "STRING", ("ROW", {"x": "TIME(3)", "y": ("MAP", "INT", "BYTES")})))),
+]
+
+
+def text(kind):
+    """A type as SQL."""
+    if isinstance(kind, str):
+        return kind
+    inside = ", ".join(f"`{name}` {text(k)}" for name, k in kind[1].items()) if kind[0] == "ROW" else ", ".join(map(text, kind[1:]))
+    return f"{kind[0]}<{inside}>" + (" NOT NULL" if kind[-1] == "NOT NULL" and kind[0] == "ROW" else "")
+
+
+def columns_text(columns):
+    return [(name, text(kind)) for name, kind in columns]
+
+
+def nested(name, kind, r, edges):
+    """A value of the type; `edges` says that lists hold all edge values of their elements, which else come in small numbers."""
+    if isinstance(kind, str):
+        low, other = maker(name, kind.removesuffix(" NOT NULL"))
+        return r.choice(low) if r.random() < 0.3 else other(r)
+    if kind[0] == "ROW":
+        return {field: maybe(field, k, r, edges) for field, k in kind[1].items()}
+    count = r.choice((0, 1, 2, 3, 5))
+    if kind[0] == "ARRAY":
+        if edges and isinstance(kind[1], str):
+            return list(maker(name.removeprefix("l_"), kind[1].removesuffix(" NOT NULL"))[0])
+        return [maybe(name.removeprefix("l_"), kind[1], r, edges) for _ in range(count)]
+    keys = {}
+    for _ in range(count):
+        key = nested(name.removeprefix("m_"), kind[1], r, edges)
+        if key not in ("80000000", "8000000000000000"):  # −0 and 0 are one key for Python
+            keys[key] = maybe(name, kind[2], r, edges)
+    return [[k, v] for k, v in keys.items()]
+
+
+def maybe(name, kind, r, edges):
+    required = kind.endswith("NOT NULL") if isinstance(kind, str) else kind[-1] == "NOT NULL"
+    return None if not required and r.random() < 1 / 7 else nested(name, kind, r, edges)
+
+
+def blank(kind):
+    """The column's second and third row: empty, or all NULL inside."""
+    if kind[0] != "ROW":
+        return [], [] if kind[0] == "MAP" or kind[1] == "INT NOT NULL" else [None, None]
+    if any(k == "INT NOT NULL" for k in kind[1].values()):
+        return {"a": 0, "b": {"c": ""}}, None
+    return {field: None for field in kind[1]}, {field: None if isinstance(k, str) else blank(k)[0] for field, k in kind[1].items()}
+
+
+def nested_rows(ids, columns):
+    """NULL in row 0 but for the id, empty and NULL inside in the next two, then edge values, then any."""
+    def value(id, i, name, kind):
+        if id < 3:
+            return (None, *blank(kind))[id]
+        return maybe(name, kind, random.Random(f"{name} {id}"), id < 6)
+    return [[id] + [value(id, i, name, kind) for i, (name, kind) in enumerate(columns[1:])] for id in ids]
+
+
+def normal(value, kind):
+    """The value with its maps in one order: that of the text of their pairs."""
+    if value is None or isinstance(kind, str):
+        return value
+    if kind[0] == "ROW":
+        return {field: normal(value[field], k) for field, k in kind[1].items()}
+    if kind[0] == "ARRAY":
+        return [normal(v, kind[1]) for v in value]
+    return sorted(([k, normal(v, kind[2])] for k, v in value), key=str)

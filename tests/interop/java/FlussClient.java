@@ -230,7 +230,27 @@ public final class FlussClient {
         return row;
     }
 
+    /** Nested values come and go as README.md says: a list, a list of pairs, an object. */
     private static Object internal(DataType type, JsonElement e) {
+        if (e.isJsonNull()) return null;
+        switch (type.getTypeRoot()) {
+            case ARRAY: return new GenericArray(all(((ArrayType) type).getElementType(), e.getAsJsonArray()));
+            case MAP: {
+                Map<Object, Object> m = new LinkedHashMap<>();
+                for (JsonElement pair : e.getAsJsonArray()) {
+                    Object[] kv = {internal(((MapType) type).getKeyType(), pair.getAsJsonArray().get(0)), internal(((MapType) type).getValueType(), pair.getAsJsonArray().get(1))};
+                    m.put(kv[0], kv[1]);
+                }
+                return new GenericMap(m);
+            }
+            case ROW: {
+                RowType row = (RowType) type;
+                JsonArray values = new JsonArray();
+                for (String name : row.getFieldNames()) values.add(e.getAsJsonObject().get(name));
+                return row(values, row);
+            }
+            default:
+        }
         Object v = Lines.plain(type.getTypeRoot().name(), e);
         switch (type.getTypeRoot()) {
             case CHAR: case STRING: return BinaryString.fromString((String) v);
@@ -241,10 +261,36 @@ public final class FlussClient {
         }
     }
 
+    private static Object[] all(DataType type, JsonArray values) {
+        Object[] all = new Object[values.size()];
+        for (int i = 0; i < all.length; i++) all[i] = internal(type, values.get(i));
+        return all;
+    }
+
+    private static List<Object> list(DataType type, InternalArray values) {
+        InternalArray.ElementGetter getter = InternalArray.createElementGetter(type);
+        List<Object> all = new ArrayList<>();
+        for (int i = 0; i < values.size(); i++) all.add(plain(type, getter.getElementOrNull(values, i)));
+        return all;
+    }
+
     private static Object plain(DataType type, Object v) {
         if (v == null) return null;
         int precision = 0;
         switch (type.getTypeRoot()) {
+            case ARRAY: return list(((ArrayType) type).getElementType(), (InternalArray) v);
+            case MAP: {
+                List<Object> k = list(((MapType) type).getKeyType(), ((InternalMap) v).keyArray()), x = list(((MapType) type).getValueType(), ((InternalMap) v).valueArray());
+                List<Object> all = new ArrayList<>();
+                for (int i = 0; i < k.size(); i++) all.add(Arrays.asList(k.get(i), x.get(i)));
+                return all;
+            }
+            case ROW: {
+                RowType row = (RowType) type;
+                Map<String, Object> all = new LinkedHashMap<>();
+                for (int i = 0; i < row.getFieldCount(); i++) all.put(row.getFieldNames().get(i), plain(row.getTypeAt(i), InternalRow.createFieldGetter(row.getTypeAt(i), i).getFieldOrNull((InternalRow) v)));
+                return all;
+            }
             case DECIMAL: v = ((Decimal) v).toBigDecimal(); break;
             case TIMESTAMP_WITHOUT_TIME_ZONE: precision = ((TimestampType) type).getPrecision(); v = ((TimestampNtz) v).toLocalDateTime(); break;
             case TIMESTAMP_WITH_LOCAL_TIME_ZONE:
