@@ -40,20 +40,26 @@ async fn each_endpoint_tells_its_part_of_the_board() {
     let (admin, board, runtime) = admin().await;
     let (code, body) = ask(&admin, "/status").await;
     let told: StatusReport = serde_json::from_str(&body).unwrap();
-    assert_eq!((code, told.tables[0].lag_seconds, told.tables[0].rows), (200, Some(12), 77));
-    assert_eq!(told, StatusReport { now_ms: told.now_ms, ..StatusReport::new(&board, &runtime) });
+    assert_eq!((code, told.tables[0].rows), (200, 77));
+    let expected = StatusReport { now_ms: told.now_ms, tables: board.tables(told.now_ms), ..StatusReport::new(&board, &runtime) };
+    assert_eq!(told, expected);
     let (code, body) = ask(&admin, "/metrics").await;
     assert_eq!(code, 200);
     for line in [
-        "tiering_table_lag_seconds{table=\"demo.orders\"} 12\n",
-        "tiering_table_success_age_seconds{table=\"demo.orders\"} 40\n",
-        "tiering_heartbeat_age_seconds 1\n",
         "tiering_rounds_running 1\n",
         "tiering_tables{state=\"held\"} 0\n",
         "tiering_budget_bytes 1048576\n",
         "# TYPE tiering_written_rows_total counter\n",
     ] {
         assert!(body.contains(line), "{line} in\n{body}");
+    }
+    for (series, least) in [
+        ("tiering_table_lag_seconds{table=\"demo.orders\"} ", 12.0),
+        ("tiering_table_success_age_seconds{table=\"demo.orders\"} ", 40.0),
+        ("tiering_heartbeat_age_seconds ", 1.0),
+    ] {
+        let value: f64 = body.lines().find_map(|line| line.strip_prefix(series)).unwrap().parse().unwrap();
+        assert!((least..least + 30.0).contains(&value), "{series} is {value}, and {least} s at the start of the test");
     }
     for (place, code, body) in
         [("/healthz", 200, "ok\n"), ("/readyz", 200, "ok\n"), ("/", 200, PLACES), ("/elsewhere", 404, PLACES)]
