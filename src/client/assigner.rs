@@ -84,14 +84,15 @@ impl Assigners {
             let text = format!("table `{}` has no partition `{name}`, and none may be made", table.path);
             return Err((spec, Code::PARTITION_NOT_EXISTS.error(text)));
         }
-        self.made += missing.len() as u64;
         let mut retry = self.cluster.retry(format!("find new partitions of table `{}`", table.path));
         loop {
             // Those that are there already are fine.
             let makings = missing.iter().map(|spec| Ok(self.create(table, spec)));
             stream::iter(makings).try_for_each_concurrent(CREATIONS_MAX, |making| making).await?;
             self.look(table, &missing).await.map_err(|error| (None, error))?;
+            let wanted = missing.len();
             missing.retain(|spec| !self.known.contains_key(*spec));
+            self.made += (wanted - missing.len()) as u64;
             let Some(unseen) = missing.first() else { return Ok(()) };
             // The listing came from a server that does not know it yet, or somebody dropped it at once.
             let unseen = Code::LEADER_NOT_AVAILABLE.error(format!("partition `{}` is made, but not listed", name_of(unseen)));
