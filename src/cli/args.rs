@@ -205,7 +205,8 @@ fn take_settings(arguments: impl IntoIterator<Item = OsString>) -> (Vec<OsString
 /// Name and value behind `=` of an argument that sets a key.
 fn setting(argument: &str) -> Option<(String, Option<String>)> {
     // Flink takes one dash as well.
-    let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-').filter(|flag| flag.starts_with("fluss.")))?;
+    let pasted = |flag: &&str| ["fluss.", "datalake.", "lake.tiering."].iter().any(|prefix| flag.starts_with(prefix));
+    let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-').filter(pasted))?;
     let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value.to_owned())));
     let is_key = name.contains('.') && name.chars().all(|next| next.is_ascii_alphanumeric() || "._-".contains(next));
     (is_key || name == "set").then(|| (name.to_owned(), value))
@@ -351,6 +352,16 @@ mod tests {
             found.notices
         );
         assert!(found.notices[1].contains("password_file"), "{:?}", found.notices);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_arguments_never_panic(words in proptest::collection::vec("(--?|--set|--fluss\\.|=|[a-z.]|\\PC){0,8}", 0..6)) {
+            let words = ["lakeward", "run"].into_iter().map(OsString::from).chain(words.into_iter().map(OsString::from));
+            if let Ok(args) = parse(words) {
+                drop(Settings::load(&args.sources(std::iter::empty())));
+            }
+        }
     }
 
     #[test]

@@ -56,6 +56,7 @@ const KEYS: &[(&str, Meaning)] = &[
         "fluss.client.security.sasl.jaas.config",
         Meaning::Refused("give user and password apart, as `security.sasl.username` and `security.sasl.password`"),
     ),
+    ("fluss.client.security.enable-plugin-discovery", Meaning::Nothing("there are no plugins here")),
     ("fluss.client.connect-timeout", Meaning::Time("cluster.connect_timeout")),
     ("fluss.client.request-timeout", Meaning::Time("cluster.request_timeout")),
     ("fluss.client.scanner.log.fetch.max-bytes-for-bucket", Meaning::Bytes("read.bucket_bytes")),

@@ -274,6 +274,22 @@ datalake.iceberg.type = 'rest'";
     assert!(settings.notices.iter().all(|notice| notice.contains(": has no meaning here: ")), "{:?}", settings.notices);
 }
 
+#[test]
+fn every_option_of_a_fluss_client_means_something_here() {
+    // `client.*` of fluss-client 1.0.0 and 0.9.1.
+    let options = "connect-timeout id request-timeout metrics.enabled remote-file.download-thread-num lookup.queue-size lookup.max-retries
+        filesystem.security.token.renewal.backoff filesystem.security.token.renewal.time-ratio scanner.io.tmpdir
+        scanner.kv.batch-strategy scanner.kv.fetch.max-bytes scanner.log.check-crc scanner.log.fetch.max-bytes
+        scanner.log.fetch.max-bytes-for-bucket scanner.log.fetch.min-bytes scanner.log.fetch.wait-max-time scanner.log.max-poll-records
+        scanner.log.read-preference scanner.remote-log.prefetch-num security.enable-plugin-discovery security.protocol
+        security.sasl.jaas.config security.sasl.mechanism security.sasl.password security.sasl.username writer.acks writer.retries";
+    for option in options.split_whitespace() {
+        if let Err(error) = load(&format!("'fluss.client.{option}' = 'x'"), &[], &[]) {
+            assert!(!error.to_string().contains("unknown"), "{error}");
+        }
+    }
+}
+
 fn sasl(more: &str) -> String {
     format!("[security]\nprotocol = 'SASL'\nsasl.username = 'otto'\n{more}")
 }
