@@ -153,8 +153,11 @@ impl Supervisor<'_> {
                 self.ask();
                 self.start_ready(now);
                 self.ask_after(now);
-            } else if self.hands.is_empty() && !self.claiming && self.reporting == 0 {
-                return Ok(());
+            } else if self.hands.is_empty() && self.reporting == 0 {
+                if !self.claiming {
+                    return Ok(());
+                }
+                self.stop_asking(now);
             }
             let wake = self.wake();
             let sleep = async {
@@ -508,6 +511,14 @@ impl Supervisor<'_> {
         }
         for id in idle {
             self.give_back(id, Report::ForceFinished);
+        }
+    }
+
+    /// Nothing needs the grace any more but the answer to a request for a table: a coordinator that is away is not waited for.
+    fn stop_asking(&mut self, now: Moment) {
+        if let Some(Ending::Grace(_)) = self.ending {
+            self.runtime.shutdown.cancel();
+            self.ending = Some(Ending::HandBack(now + HAND_BACK_MAX));
         }
     }
 

@@ -25,7 +25,7 @@ use lakeward::model::{
     BucketLayout, Partition, RoundOutcome, RoundSummary, Schema, SchemaId, TableBucket, TableId, TableInfo, TablePath,
 };
 use lakeward::round::{self, RoundContext};
-use lakeward::runtime::{FailAction, FailPoints, Rng, Runtime};
+use lakeward::runtime::{Budget, FailAction, FailPoints, Rng, Runtime};
 use lakeward::source::memory::{Fault, Faults, MemoryCluster};
 use lakeward::source::{Assignments, FetchRequest, FetchedBucket, Heartbeat, HeartbeatReply, TableScan};
 use lakeward::storage::{StoreOptions, open};

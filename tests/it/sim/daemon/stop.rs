@@ -97,3 +97,21 @@ async fn asked_to_stop_in_the_middle_of_a_round_it_keeps_what_was_read() {
     next.stop().await;
     assert_eq!(world.ids("t").await, Vec::from_iter(0..200));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_nobody_hears_is_an_end_too() {
+    let world = World::new();
+    let table = world.table("t", "10s").await;
+    world.append(table, 5);
+    let fail = FailPoints::default();
+    fail.arm("commit.before_publish", 1, FailAction::Hang);
+    let running = world.start_with(options(4), Faults::default(), fail);
+    world.sleep(11).await;
+    assert_eq!(running.status(table).state, TableState::Tiering);
+    world.log.deaf.store(true, Ordering::Relaxed);
+    let began = world.now_ms();
+    running.stop().await;
+    let took = world.now_ms() - began;
+    assert!((30_000..=35_001).contains(&took), "{took}");
+    assert_eq!(world.reports(table), []);
+}
