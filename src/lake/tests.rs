@@ -435,6 +435,25 @@ async fn columns_are_added_with_fresh_ids_at_the_end_or_before_another() {
     assert_eq!(fields, [("dt", 0), ("y", 3), ("id", 1), ("x", 2)]);
     assert_eq!(schema.schema().highest_field_id, 3);
     assert_eq!(schema.schema().fields[1].comment.as_deref(), Some("c"));
+
+    // A nested column counts on through what is inside: there a field comes after its own fields, as in Java's files.
+    let golden = golden("paimon", "nested").await;
+    let mut field = golden.schema().field("rr").unwrap().clone();
+    let from = field.id - 4;
+    crate::paimon::number_nested(&mut field.data_type, &mut 900);
+    assert!(
+        warehouse
+            .alter_table("d", "t", |_| Ok(vec![SchemaChange::AddColumn { field: field.clone(), before: None }]))
+            .await
+            .unwrap()
+    );
+    let altered = warehouse.table("d", "t").await.unwrap().unwrap();
+    let mut shown = crate::paimon::type_json(&altered.schema().fields.last().unwrap().data_type).to_string();
+    let java = crate::paimon::type_json(&golden.schema().field("rr").unwrap().data_type).to_string();
+    for id in (5..=altered.schema().highest_field_id).rev() {
+        shown = shown.replace(&format!("\"id\":{id},"), &format!("\"id\":{},", id + from));
+    }
+    assert_eq!((shown, altered.schema().highest_field_id), (java, 12));
 }
 
 #[tokio::test]

@@ -21,6 +21,8 @@ use crate::paimon::{BinaryRow, lake_arrow_schema};
 use crate::runtime::Encoders;
 use crate::storage::{Fault, Faults};
 
+mod any;
+
 const GOLDEN: &str = "fixtures/paimon/all_types";
 
 fn field(id: i32, name: &str, data_type: DataType) -> Field {
