@@ -1,6 +1,6 @@
 //! Rows in files: JSON lines, CSV and Parquet as batches of a table's columns, each row with its place.
 //!
-//! Owns cutting files into chunks ([`Files`], blocking, in order), reading chunks by the table's schema ([`Chunk::read`], any
+//! Owns cutting files into chunks (`Files`, blocking, in order), reading chunks by the table's schema (`Chunk::read`, any
 //! thread), and saying what is wrong where. Columns go by name; a nullable one that is missing is NULL. Called by
 //! [`load`](super::load).
 
