@@ -23,7 +23,10 @@ impl Header {
     /// `Invalid` when it names a column twice, one that the table does not have, or leaves out one that is NOT NULL.
     pub(super) fn read(record: &[u8], delimiter: u8, columns: &Columns) -> Result<Self> {
         let mut names = Vec::new();
-        for (bytes, _) in Fields::of(record, delimiter) {
+        for Part { bytes, broken, .. } in Fields::of(record, delimiter) {
+            if broken {
+                return Err(Error::invalid(format!("the header has {BEHIND_QUOTE}")));
+            }
             let name =
                 std::str::from_utf8(&bytes).map_err(|source| Error::invalid("the header is not UTF-8").with_source(source))?;
             names.push(name.trim().to_owned());
@@ -56,7 +59,18 @@ impl Header {
     }
 }
 
-/// The fields of one record, each with whether it was quoted.
+const BEHIND_QUOTE: &str = "text behind a closing quote; a quote inside quotes has to be doubled";
+
+/// One field of a record.
+#[derive(Debug, PartialEq, Eq)]
+struct Part<'a> {
+    bytes: Cow<'a, [u8]>,
+    quoted: bool,
+    /// Something stands between its closing quote and the delimiter, so that nobody knows what was meant.
+    broken: bool,
+}
+
+/// The fields of one record.
 struct Fields<'a> {
     rest: Option<&'a [u8]>,
     delimiter: u8,
@@ -69,7 +83,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = (Cow<'a, [u8]>, bool);
+    type Item = Part<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.rest.take()?;
@@ -80,7 +94,7 @@ impl<'a> Iterator for Fields<'a> {
         let Some(mut quoted) = rest.strip_prefix(b"\"") else {
             let (field, rest) = cut(rest);
             self.rest = rest;
-            return Some((Cow::Borrowed(field), false));
+            return Some(Part { bytes: Cow::Borrowed(field), quoted: false, broken: false });
         };
         let mut whole = Cow::Borrowed(&[][..]);
         loop {
@@ -93,11 +107,9 @@ impl<'a> Iterator for Fields<'a> {
                     quoted = more;
                 }
                 None => {
-                    // What stands between the closing quote and the delimiter belongs to the field.
                     let (tail, rest) = cut(behind);
-                    push(&mut whole, tail);
                     self.rest = rest;
-                    return Some((whole, true));
+                    return Some(Part { bytes: whole, quoted: true, broken: !tail.is_empty() });
                 }
             }
         }
@@ -133,7 +145,10 @@ pub(super) fn read(
                 bad.push(BadValue { row, path: path.to_owned(), why });
             }
         };
-        for (bytes, quoted) in Fields::of(records.bytes(record), columns.delimiter) {
+        for Part { bytes, quoted, broken } in Fields::of(records.bytes(record), columns.delimiter) {
+            if broken {
+                refuse("", format!("field {} has {BEHIND_QUOTE}", count + 1));
+            }
             let place = header.0.get(count).copied();
             count += 1;
             let Some(Some(place)) = place else { continue };
@@ -147,7 +162,9 @@ pub(super) fn read(
             let is_null = if is_text {
                 !quoted && text == columns.null && (field.data_type.nullable || !text.is_empty())
             } else {
-                text.trim().is_empty() || text == columns.null
+                // Quoted bytes may be none; other types have no value that is written as nothing.
+                let is_bytes = quoted && matches!(field.data_type.kind, TypeKind::Bytes | TypeKind::VarBinary { .. });
+                !is_bytes && (text.trim().is_empty() || text == columns.null)
             };
             builder.append_option((!is_null).then_some(text));
         }
@@ -175,9 +192,7 @@ mod tests {
     use super::*;
 
     fn fields(record: &str) -> Vec<(String, bool)> {
-        Fields::of(record.as_bytes(), b',')
-            .map(|(bytes, quoted)| (String::from_utf8(bytes.into_owned()).unwrap(), quoted))
-            .collect()
+        Fields::of(record.as_bytes(), b',').map(|part| (String::from_utf8(part.bytes.into_owned()).unwrap(), part.quoted)).collect()
     }
 
     #[test]
@@ -186,8 +201,14 @@ mod tests {
         let quoted = |text: &str| (text.to_owned(), true);
         assert_eq!(fields("a,,b"), [plain("a"), plain(""), plain("b")]);
         assert_eq!(fields("\"a,b\",\"\",\"x\"\"y\",5\" pipe"), [quoted("a,b"), quoted(""), quoted("x\"y"), plain("5\" pipe")]);
-        assert_eq!(fields("\"q\"r,\"open"), [quoted("qr"), quoted("open")]);
         assert_eq!(fields(","), [plain(""), plain("")]);
+    }
+
+    #[test]
+    fn text_behind_a_closing_quote_breaks_the_field() {
+        let broken = |record: &str| Fields::of(record.as_bytes(), b',').map(|part| part.broken).collect::<Vec<_>>();
+        assert_eq!(broken("\"q\"r,\"say \"hi\" loud\",\"q\",5\" pipe"), [true, true, false, false]);
+        assert_eq!(broken("\"a\" ,b"), [true, false]);
     }
 
     proptest! {

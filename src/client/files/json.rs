@@ -1,10 +1,14 @@
 //! JSON lines: one object per line.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, StructArray};
 use arrow_json::ReaderBuilder;
 use arrow_schema::{Field as ArrowField, Schema as ArrowSchema};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::Columns;
@@ -33,6 +37,87 @@ pub(super) fn read(records: &Records, selection: &[usize], columns: &Columns) ->
     }
 }
 
+/// JSON by the book, in which no object names a member twice.
+struct Sound;
+
+impl<'de> Deserialize<'de> for Sound {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Sound {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self, A::Error> {
+        while elements.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self, A::Error> {
+        let mut names = BTreeSet::new();
+        while let Some((Name(name), Self)) = members.next_entry()? {
+            if let Some(name) = names.replace(name) {
+                return Err(A::Error::custom(format_args!("an object names `{}` twice", shown(&name))));
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// A member's name, borrowed where it holds no escapes.
+struct Name<'de>(Cow<'de, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Borrowed(name)))
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Owned(name.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Words)
+    }
+}
+
 enum Stop {
     /// This row is wrong.
     At(usize),
@@ -53,7 +138,13 @@ fn decode(records: &Records, selection: &[usize], columns: &Columns) -> Result<V
         let bytes = records.bytes(*record);
         // One object, all of it, and nothing behind it: so that rows and lines go together.
         let is_object = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
-        if !is_object || decoder.decode(bytes).is_err() || decoder.has_partial_record() || decoder.len() != row + 1 {
+        // The decoder reads over faults (commas, numbers), and of a member named twice it takes one.
+        if !is_object
+            || serde_json::from_slice::<Sound>(bytes).is_err()
+            || decoder.decode(bytes).is_err()
+            || decoder.has_partial_record()
+            || decoder.len() != row + 1
+        {
             return Err(Stop::At(row));
         }
     }
@@ -70,7 +161,11 @@ fn decode(records: &Records, selection: &[usize], columns: &Columns) -> Result<V
 fn explained(records: &Records, selection: &[usize], row: usize, columns: &Columns) -> Fault {
     let record = selection.get(row).and_then(|index| records.list.get(*index));
     let bytes = record.map(|record| records.bytes(*record)).unwrap_or_default();
-    let (path, why) = match serde_json::from_slice::<Value>(bytes) {
+    let (path, why) = match serde_json::from_slice::<Sound>(bytes).and_then(|_| serde_json::from_slice::<Value>(bytes)) {
+        Err(error) if error.is_data() => {
+            let text = error.to_string();
+            (String::new(), text.rsplit_once(" at line").map_or(text.as_str(), |(words, _)| words).to_owned())
+        }
         Err(error) => (String::new(), format!("not JSON: {}", plain(&error))),
         Ok(Value::Object(members)) => wrong_member("", &members, &columns.fields, columns)
             .unwrap_or_else(|| (String::new(), "the object does not fit the table".to_owned())),

@@ -9,7 +9,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 use super::values::{Fault, fits};
-use super::{CHUNK_BYTES, Columns};
+use super::{CHUNK_BYTES, Columns, twice};
 use crate::error::{Error, Result};
 use crate::paimon::type_text;
 
@@ -36,6 +36,10 @@ impl Rows {
         let file = File::open(path).map_err(|source| Error::invalid("open the file").with_source(source))?;
         let bytes = file.metadata().map(|found| found.len()).unwrap_or_default();
         let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(broken)?;
+        let names: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
+        if let Some(name) = twice(&names) {
+            return Err(Error::invalid(format!("the file has column `{name}` twice")));
+        }
         let mut roots = Vec::new();
         for (root, field) in builder.schema().fields().iter().enumerate() {
             let Some(place) = columns.place(field.name())? else { continue };

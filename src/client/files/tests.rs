@@ -85,6 +85,12 @@ fn a_bad_line_of_json_is_named_with_column_and_value() {
         (r#"{"id":2,"r":{}}"#, "line 3, column `r.a`: no value, and the column is NOT NULL"),
         (r#"{"id":2"#, "line 3: not JSON: EOF while parsing an object at character 7"),
         (r#"{"id":2} {"id":3}"#, "line 3: not JSON: trailing characters at character 10"),
+        (r#"{"id":2,"words":"a","words":"b"}"#, "line 3: an object names `words` twice"),
+        (r#"{"id":2,"r":{"a":1,"\u0061":2}}"#, "line 3: an object names `a` twice"),
+        (r#"{"id":2,"counts":{"k":1,"l":1,"k":1}}"#, "line 3: an object names `k` twice"),
+        (r#"{"id":2 "words":"x"}"#, "line 3: not JSON: expected `,` or `}` at character 9"),
+        (r#"{"id":2,"words":1.2.3}"#, "line 3: not JSON: expected `,` or `}` at character 20"),
+        (r#"{"id":02}"#, "line 3: not JSON: invalid number at character 8"),
         ("[1]", "line 3: `[1]` is no object"),
         ("7", "line 3: `7` is no object"),
     ] {
@@ -108,6 +114,12 @@ fn csv_columns_go_by_the_header_and_empty_fields_are_null() {
 }
 
 #[test]
+fn quoted_nothing_is_no_bytes_and_not_null() {
+    let (rows, ..) = read_text(".csv", "id,b\n1,\"\"\n2,\n3,YQ==\n", "id INT, b BYTES", &FileOptions::default()).unwrap();
+    assert_eq!(rows, [r#"{"id":1,"b":""}"#, r#"{"id":2}"#, r#"{"id":3,"b":"61"}"#]);
+}
+
+#[test]
 fn a_bad_header_or_record_of_csv_is_named() {
     let columns = "id BIGINT NOT NULL, words STRING";
     for (text, said) in [
@@ -119,6 +131,13 @@ fn a_bad_header_or_record_of_csv_is_named() {
         ("id,words\n1,a,b\n", "line 2: 3 fields where there should be 2"),
         ("id,words\nx,\"a\n\nb\"\n", "line 2, column `id`: `x` is no BIGINT"),
         ("id,words\n1,\"a\n\nb\"\ny,c\n", "line 5, column `id`: `y` is no BIGINT"),
+        ("id,words\n1,\"a\n2,b\n", "line 2 starts a record with a quote that is not closed before the file ends"),
+        (
+            "id,words\n1,\"say \"hi\" loud\"\n",
+            "line 2: field 2 has text behind a closing quote; a quote inside quotes has to be doubled",
+        ),
+        ("id,\"wor\"ds\n1,a\n", "the header has text behind a closing quote; a quote inside quotes has to be doubled"),
+        ("id,words\r1,a\rx,b\r", "line 3, column `id`: `x` is no BIGINT"),
         ("id,words\n,c\n", "line 2, column `id`: no value, and the column is NOT NULL"),
     ] {
         assert_eq!(fault(".csv", text, columns), said, "{text}");
@@ -188,6 +207,10 @@ fn parquet_columns_go_by_name_and_rows_are_numbered() {
         let error = read_all(&[&found], columns, &FileOptions::default()).unwrap_err();
         assert_eq!((error.kind(), error.chain().ends_with(said)), (Kind::Invalid, true), "{}", error.chain());
     }
+    let id: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    let twice = parquet_file(vec![("id", Arc::clone(&id)), ("id", id)]);
+    let error = read_all(&[&twice], "id BIGINT", &FileOptions::default()).unwrap_err();
+    assert!(error.chain().ends_with("the file has column `id` twice"), "{}", error.chain());
     let broken = file(".parquet", b"PAR1 this is none PAR1");
     assert_eq!(read_all(&[&broken], columns, &FileOptions::default()).unwrap_err().kind(), Kind::Invalid);
 }

@@ -67,6 +67,8 @@ pub(super) struct Cutter<R> {
     start_line: u64,
     line: u64,
     is_first: bool,
+    /// The last byte was a carriage return that ended a record and its line.
+    after_return: bool,
     ended: bool,
     /// What came with the header.
     rest: Option<Records>,
@@ -85,6 +87,7 @@ impl<R: Read> Cutter<R> {
             start_line: 1,
             line: 1,
             is_first: true,
+            after_return: false,
             ended: false,
             rest: None,
         }
@@ -131,7 +134,13 @@ impl<R: Read> Cutter<R> {
             }
         }
         if self.ended && self.start < self.buffer.len() {
-            self.close(self.buffer.len(), &mut list);
+            if self.at != At::Quoted {
+                self.close(self.buffer.len(), &mut list);
+            } else if list.is_empty() {
+                // It took everything behind it into one value; what stands before is handed out first.
+                let text = format!("line {} starts a record with a quote that is not closed before the file ends", self.start_line);
+                return Err(Error::invalid(text).with_hint("the file is cut off, or a quote inside quotes is not doubled"));
+            }
         }
         if list.is_empty() {
             return Ok(None);
@@ -150,7 +159,9 @@ impl<R: Read> Cutter<R> {
                 Form::Lines => *byte == b'\n',
                 Form::Csv { delimiter } => self.step(*byte, delimiter),
             };
-            self.line += u64::from(*byte == b'\n');
+            let is_return = ends && *byte == b'\r';
+            self.line += u64::from(is_return || (*byte == b'\n' && !self.after_return));
+            self.after_return = is_return;
             if ends {
                 self.buffer_close(&buffer, index, list);
                 self.start = index + 1;
@@ -200,16 +211,22 @@ mod tests {
 
     use super::*;
 
-    /// Records of `text`, cut in chunks of this size: line and text.
+    /// Records of `text`, cut in chunks of this size: line and text; an error's words behind them, as line 0.
     fn cut(text: &[u8], form: Form, chunk_bytes: usize) -> Vec<(u64, String)> {
         let mut cutter = Cutter::new(text, form, chunk_bytes);
         let mut found = Vec::new();
-        while let Some(records) = cutter.next().unwrap() {
-            found.extend(
-                records.list.iter().map(|record| (record.line, String::from_utf8_lossy(records.bytes(*record)).into_owned())),
-            );
+        loop {
+            match cutter.next() {
+                Ok(Some(records)) => found.extend(
+                    records.list.iter().map(|record| (record.line, String::from_utf8_lossy(records.bytes(*record)).into_owned())),
+                ),
+                Ok(None) => return found,
+                Err(error) => {
+                    found.push((0, error.chain()));
+                    return found;
+                }
+            }
         }
-        found
     }
 
     const CSV: Form = Form::Csv { delimiter: b',' };
@@ -232,6 +249,27 @@ mod tests {
         for size in [1, 2, 5, 1000] {
             let expected = [(1, "a,b"), (2, "\"x\ny\",1"), (4, "\"say \"\"\n\"\"\",2"), (7, "5\" pipe,3"), (8, "\"q\"r,4")];
             assert_eq!(cut(text.as_bytes(), CSV, size), expected.map(|(line, text)| (line, text.to_owned())), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_an_error_behind_the_records_before_it() {
+        for size in [1, 4, 1000] {
+            let found = cut(b"a,b\n1,x\n2,\"y\n3,z\n", CSV, size);
+            let lines: Vec<u64> = found.iter().map(|(line, _)| *line).collect();
+            assert_eq!(lines, [1, 2, 0], "{size}");
+            let words = "line 3 starts a record with a quote that is not closed";
+            assert!(found.last().unwrap().1.contains(words), "{found:?}");
+        }
+        assert_eq!(cut(b"1,\"y\"", CSV, 2), [(1, "1,\"y\"".to_owned())]);
+    }
+
+    #[test]
+    fn lines_that_end_with_a_carriage_return_alone_are_counted_too() {
+        for size in [1, 2, 1000] {
+            let found = cut(b"a\rb\r\nc\n\rd", CSV, size);
+            let expected = [(1, "a"), (2, "b"), (3, "c"), (5, "d")];
+            assert_eq!(found, expected.map(|(line, text)| (line, text.to_owned())), "{size}");
         }
     }
 
