@@ -142,7 +142,7 @@ pub async fn run(context: &RoundContext, job: &Job) -> Result<RoundSummary> {
 }
 
 /// Error code of Fluss: there is no such table (F2.5).
-const TABLE_NOT_EXIST: i32 = 7;
+pub(crate) const TABLE_NOT_EXIST: i32 = 7;
 
 async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &CancellationToken) -> Result<RoundSummary> {
     let runtime = &context.runtime;

@@ -26,9 +26,6 @@ use crate::runtime::{Backoff, BackoffOptions, Moment, Runtime};
 use crate::source::Lease;
 use crate::telemetry;
 
-/// Error code of Fluss: there is no such table (F2.5).
-const TABLE_NOT_EXIST: i32 = 7;
-
 /// After the grace: rounds have this long to notice that they are aborted ...
 const ABORT_MAX: Duration = Duration::from_secs(2);
 /// ... and the coordinator this long, from the end of the grace, to hear which tables come back.
@@ -456,7 +453,7 @@ impl Supervisor<'_> {
         }
         let gone = match found {
             Ok(table) => table.id != id || !table.is_lake_enabled(),
-            Err(error) => error.code() == Some(TABLE_NOT_EXIST),
+            Err(error) => error.code() == Some(round::TABLE_NOT_EXIST),
         };
         if gone {
             self.roster.forget(id);

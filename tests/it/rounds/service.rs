@@ -106,3 +106,18 @@ async fn a_running_daemon_tells_what_it_does() {
     running.signal("TERM");
     assert_eq!(tokio::task::spawn_blocking(|| running.wait()).await.unwrap(), Some(143));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn once_leaves_to_others_what_the_filter_does_not_want() {
+    let stage = Stage::new().await;
+    let (mine, other) = (stage.table("mine", &events()).await, stage.table("other", &events()).await);
+    for path in [&mine, &other] {
+        stage.append(path, 0..10, "").await;
+    }
+    let config = file(&stage, "tables.include = ['demo.mine']");
+    let ended = run(&["run", "--config", &config, "--once", "--json"], None).await;
+    assert_eq!((ended.code, ended.json().len()), (Some(0), 1), "{ended:?}");
+    assert_eq!((stage.ids(&mine).await, stage.ids(&other).await), (Vec::from_iter(0..10), vec![]));
+    assert_eq!(stage.tier().await.len(), 2, "both are free");
+    assert_eq!(stage.ids(&other).await, Vec::from_iter(0..10));
+}
