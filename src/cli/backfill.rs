@@ -23,6 +23,8 @@ const CLEAN_UP: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(250);
 /// How often a line is logged where there is no terminal.
 const LINE: Duration = Duration::from_secs(10);
+/// How often it is looked at there.
+const SAMPLE: Duration = Duration::from_secs(1);
 /// Over how long speed is measured.
 const WINDOW: Duration = Duration::from_secs(15);
 
@@ -54,12 +56,10 @@ pub(super) async fn run(args: &Args, settings: Settings, runtime: Runtime, outpu
         }
     };
     let status = backfill.status();
-    if args.json {
-        output.json(&status)?;
-    } else {
-        output.data(&last_line(&status))?;
-    }
-    ended.map_err(End::from)
+    let printed = if args.json { output.json(&status) } else { output.data(&last_line(&status)) };
+    // A fault counts also when nobody reads the last line.
+    ended?;
+    printed
 }
 
 /// The last line: `key=value`, for people and scripts alike.
@@ -86,10 +86,15 @@ fn last_line(status: &Status) -> String {
 async fn show(backfill: &Backfill, clock: &Clock) -> ! {
     let mut speed = Speed::default();
     if !std::io::stderr().is_terminal() {
+        let mut said = clock.moment();
         loop {
-            clock.sleep(LINE).await;
+            clock.sleep(SAMPLE).await;
             let Some(now) = Now::of(backfill) else { continue };
             speed.saw(clock.moment(), now);
+            if said.elapsed() < LINE {
+                continue;
+            }
+            said = clock.moment();
             telemetry::BackfillProgress {
                 table: &backfill.status().table,
                 rows: now.rows,
@@ -109,9 +114,9 @@ async fn show(backfill: &Backfill, clock: &Clock) -> ! {
         if let Some(now) = Now::of(backfill) {
             speed.saw(clock.moment(), now);
             bar.0.set_style(begun.clone());
+            bar.0.set_message(message(now, &speed));
             bar.0.set_length(now.total);
             bar.0.set_position(now.rows);
-            bar.0.set_message(message(now, &speed));
         }
         bar.0.tick();
         clock.sleep(TICK).await;

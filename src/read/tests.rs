@@ -10,7 +10,7 @@ use crate::error::Kind;
 use crate::fluss::record::arrow_schema;
 use crate::fluss::table_json::TableDescriptor;
 use crate::model::{BucketId, BucketLayout, DataType, Field, LayoutOrigin, Partition, Schema, SchemaId, TablePath, TypeKind};
-use crate::source::memory::{Faults, MemoryCluster};
+use crate::source::memory::{Fault, Faults, MemoryCluster};
 use crate::source::{FetchRequest, FetchedBucket};
 
 const LAYOUT: BucketLayout = BucketLayout { count: 3, origin: LayoutOrigin::Own };
@@ -363,4 +363,41 @@ async fn a_request_never_asks_for_more_than_a_frame_holds() {
     let asked = asked.0.lock().unwrap();
     assert_eq!(asked.iter().sum::<i64>(), 100 * (4 << 20));
     assert!(asked.iter().all(|bytes| *bytes <= 64 << 20), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_ends_streams_at_the_end_of_what_was_fetched_and_gives_up_what_hangs() {
+    let world = world(1 << 20);
+    for bucket in 0..3 {
+        for batch in 0..20 {
+            world.append(bucket, batch * 10, 10);
+        }
+    }
+    let splits: Vec<Split> = (0..3).map(|bucket| world.split(bucket, StartOffset::At(3), 200)).collect();
+    let open = |faults: Faults, cut: Cut| {
+        let scan = Arc::new(world.cluster.service(faults));
+        Reader::new(scan, Arc::clone(&world.table), &splits, small(), cut, world.runtime.clone())
+    };
+    // One byte: what is in flight still comes, so at most a few batches per stream.
+    let reader = open(Faults::default(), Cut::new(CancellationToken::new(), Some(1))).await.unwrap();
+    let streams = splits.iter().map(|split| ids(reader.open(split).unwrap()));
+    let found = futures::future::try_join_all(streams).await.unwrap();
+    assert!(found.iter().any(|(_, end)| *end >= 10), "at least one fetch is made");
+    for (ids, end) in found.into_iter().filter(|(_, end)| *end >= 0) {
+        assert!(end < 200 && end % 10 == 0, "the end of a batch: {end}");
+        assert_eq!(ids, (3..end).collect::<Vec<_>>());
+    }
+    // A token: nothing is waited for.
+    let cut = Cut::new(CancellationToken::new(), None);
+    let reader = open(Faults::scripted(|act, _| (act == "fetch").then_some(Fault::Hang)), cut.clone()).await.unwrap();
+    let stream = reader.open(&splits[0]).unwrap();
+    let (found, ()) = tokio::join!(ids(stream), async {
+        world.runtime.clock.sleep(Duration::from_secs(5)).await;
+        cut.cut();
+    });
+    assert_eq!(found.unwrap(), (vec![], -1));
+    drop(reader);
+    while world.runtime.budget.used() > 0 {
+        tokio::task::yield_now().await;
+    }
 }

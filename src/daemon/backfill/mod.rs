@@ -207,16 +207,14 @@ impl Backfill {
             Ok(target) => self.work(&target).await,
             Err(error) => Err(error),
         };
-        self.state().outcome = match &ended {
-            Ok(outcome) => *outcome,
+        let (outcome, ended) = match ended {
+            Ok(outcome) => (outcome, Ok(())),
             // An abort at the end of the grace is what was asked for.
-            Err(_) if self.is_stopping() => Outcome::Stopped,
-            Err(_) => Outcome::Failed,
+            Err(error) if self.is_stopping() && is_passing(&error) => (Outcome::Stopped, Ok(())),
+            Err(error) => (Outcome::Failed, Err(error)),
         };
-        match ended {
-            Err(error) if !self.is_stopping() => Err(error),
-            _ => Ok(()),
-        }
+        self.state().outcome = outcome;
+        ended
     }
 
     /// It was stopped and its [`Backfill::run`] dropped.
@@ -299,8 +297,8 @@ impl Backfill {
                     None
                 }
                 Err(_) if reached => return Ok(Outcome::Done),
-                Err(_) if self.is_stopping() => return Ok(Outcome::Stopped),
-                Err(error) if matches!(error.kind(), Kind::Stale | Kind::Unavailable) => Some(error),
+                Err(error) if is_passing(&error) && self.is_stopping() => return Ok(Outcome::Stopped),
+                Err(error) if is_passing(&error) => Some(error),
                 Err(error) => return Err(error),
             };
             let waited = clock.moment().saturating_duration_since(moved);
@@ -394,4 +392,9 @@ impl Backfill {
             None => Error::stale(words).with_hint(hint),
         }
     }
+}
+
+/// Whether another round may go well.
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Stale | Kind::Unavailable)
 }

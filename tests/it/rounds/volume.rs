@@ -1,5 +1,6 @@
 //! More than fits at once: memory, batches, partitions, files.
 
+use lakeward::daemon::backfill::{self, Backfill, Outcome};
 use lakeward::mapping::lake_schema;
 use lakeward::runtime::Budget;
 
@@ -36,6 +37,30 @@ async fn a_round_of_many_times_its_memory_ends() {
     let (report, done) = run_once(&stage.service(rounds), Duration::ZERO).await;
     assert_no_faults(&report);
     assert_eq!(done.iter().map(|round| (snapshot_of(round), round.rows)).collect::<Vec<_>>(), [(Some(1), 5000)]);
+    assert_eq!(stage.ids(&path).await, Vec::from_iter(0..5000));
+    assert_eq!(budget.used(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_backfill_of_many_times_its_memory_goes_round_by_round() {
+    let stage = Stage::new().await;
+    let mut table = events();
+    table.bucket_count = Some(4);
+    let path = stage.table("large", &table).await;
+    append_long(&stage, &path, 0..5000, 2000, 64 << 10).await;
+    let mut rounds = stage.rounds();
+    rounds.runtime.budget = Budget::new(128 << 10);
+    // A fetch is a batch, so that a round is exceeded by one batch per bucket.
+    rounds.options.read.bucket_bytes = 64 << 10;
+    let budget = rounds.runtime.budget.clone();
+    let options = backfill::Options { bytes_max: 1 << 20, ..backfill::Options::default() };
+    let job = Backfill::new(rounds, path.clone(), vec![], options, CancellationToken::new());
+    job.run().await.map_err(|error| error.chain()).unwrap();
+    let status = job.status();
+    assert_eq!((status.outcome, status.rows, status.rows_left), (Outcome::Done, 5000, Some(0)));
+    // About 6 MiB on the wire.
+    assert!(status.rounds >= 4 && status.rounds <= 12, "{status:?}");
+    assert_eq!(stage.newest(&path).await.map(|snapshot| snapshot.id), i64::try_from(status.rounds).ok());
     assert_eq!(stage.ids(&path).await, Vec::from_iter(0..5000));
     assert_eq!(budget.used(), 0);
 }
