@@ -31,8 +31,13 @@ fn tiny() -> Options {
     Options { bytes_max: 1, ..Options::default() }
 }
 
+/// Each batch takes so long, whether a server has it or a remote segment, which takes two calls.
 fn slow(time: Duration) -> Faults {
-    Faults::scripted(move |act, _| (act == "fetch").then_some(Fault::Slow(time)))
+    Faults::scripted(move |act, _| match act {
+        "fetch" => Some(Fault::Slow(time)),
+        "remote_bytes" => Some(Fault::Slow(time / 2)),
+        _ => None,
+    })
 }
 
 #[test]
@@ -274,7 +279,9 @@ fn a_backfill_that_is_asked_to_stop_commits_what_it_has_read() {
         running.await.unwrap().unwrap();
         assert!(began.elapsed() < Duration::from_secs(1), "it did not wait for the fetch");
         let status = job.status();
-        assert_eq!((status.outcome, status.rows, status.rows_left, status.rounds), (Outcome::Stopped, 50, Some(150), 1));
+        assert_eq!((status.outcome, status.rounds), (Outcome::Stopped, 1));
+        assert!((40..=50).contains(&status.rows), "{status:?}");
+        assert_eq!(status.rows_left, Some(200 - status.rows));
         world.heals().await;
     });
 }
