@@ -69,12 +69,14 @@ impl Assigners {
         table: &TableInfo,
         specs: impl Iterator<Item = &'a Spec> + Send,
     ) -> Result<(), Refusal> {
-        let mut missing: BTreeSet<&Spec> = specs.filter(|spec| !self.known.contains_key(*spec)).collect();
+        let wanted: BTreeSet<&Spec> = specs.collect();
+        let mut missing = self.unknown(&wanted);
         if missing.is_empty() {
             return Ok(());
         }
         self.look(table, &missing).await.map_err(|error| (None, error))?;
-        missing.retain(|spec| !self.known.contains_key(*spec));
+        // Others of them may turn out to be dropped.
+        missing = self.unknown(&wanted);
         if missing.is_empty() {
             return Ok(());
         }
@@ -90,14 +92,17 @@ impl Assigners {
             let makings = missing.iter().map(|spec| Ok(self.create(table, spec)));
             stream::iter(makings).try_for_each_concurrent(CREATIONS_MAX, |making| making).await?;
             self.look(table, &missing).await.map_err(|error| (None, error))?;
-            let wanted = missing.len();
-            missing.retain(|spec| !self.known.contains_key(*spec));
-            self.made += (wanted - missing.len()) as u64;
+            self.made += missing.iter().filter(|spec| self.known.contains_key(**spec)).count() as u64;
+            missing = self.unknown(&wanted);
             let Some(unseen) = missing.first() else { return Ok(()) };
             // The listing came from a server that does not know it yet, or somebody dropped it at once.
             let unseen = Code::LEADER_NOT_AVAILABLE.error(format!("partition `{}` is made, but not listed", name_of(unseen)));
             retry.after(unseen).await.map_err(|error| (None, error))?;
         }
+    }
+
+    fn unknown<'a>(&self, wanted: &BTreeSet<&'a Spec>) -> BTreeSet<&'a Spec> {
+        wanted.iter().copied().filter(|spec| !self.known.contains_key(*spec)).collect()
     }
 
     async fn create(&self, table: &TableInfo, spec: &Spec) -> Result<(), Refusal> {

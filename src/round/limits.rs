@@ -13,7 +13,8 @@ use crate::runtime::Moment;
 /// was cut. Default: none.
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
-    /// When reading ends. What was fetched by then is still written and committed, so the round ends somewhat later.
+    /// When reading ends, but not before it has had a second: a plan that takes long must not keep a table from coming forward. What
+    /// was fetched by then is still written and committed, so the round ends somewhat later.
     pub deadline: Option<Moment>,
     /// Bytes of log to fetch; exceeded by about one fetch per split in progress. At least one fetch is made.
     pub bytes_max: Option<u64>,

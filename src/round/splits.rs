@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,10 @@ use crate::read::{Chunk, Cut, Reader, SplitStream};
 use crate::runtime::{Moment, Runtime};
 use crate::source::TableScan;
 use crate::write::{BucketTarget, BucketWriter, ManifestEntry, WriteContext};
+
+/// Reading has so long, even where recovery and planning took the whole time up to the deadline: else a table of which they always do
+/// would never come forward.
+const READ_MIN: Duration = Duration::from_secs(1);
 
 /// What all splits of a round share.
 pub(super) struct Work {
@@ -119,7 +124,8 @@ impl Work {
     /// Cuts when the time has come. Never returns.
     async fn deadline(&self) {
         if let Some(deadline) = self.deadline {
-            self.runtime.clock.sleep(deadline.saturating_duration_since(self.runtime.clock.moment())).await;
+            let left = deadline.saturating_duration_since(self.runtime.clock.moment());
+            self.runtime.clock.sleep(left.max(READ_MIN)).await;
             self.cut.cut();
         }
         std::future::pending().await

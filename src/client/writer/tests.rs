@@ -448,6 +448,18 @@ async fn a_partition_that_is_dropped_while_rows_are_written_is_named_with_the_ro
 }
 
 #[tokio::test]
+async fn a_partition_dropped_between_appends_is_made_again_also_when_a_new_one_brings_it_up() {
+    let (mut writer, store) = writer(descriptor(true, true), WriterOptions::default()).await;
+    let batch = rows(&writer, 0..10, |_| "x");
+    writer.append(&batch).await.unwrap();
+    store.lock().unwrap().partitions.clear();
+    let batch = rows(&writer, 10..20, |id| if id < 15 { "x" } else { "y" });
+    writer.append(&batch).await.unwrap();
+    assert_eq!(store.lock().unwrap().all_ids(), (0..20).collect::<Vec<i64>>());
+    assert_eq!(writer.figures().partitions_made, 3);
+}
+
+#[tokio::test]
 async fn partitions_that_can_not_be_made_are_refused_with_the_row_that_names_them() {
     let (mut writer, store) = writer(descriptor(true, true), WriterOptions::default()).await;
     store.lock().unwrap().refuse_partition = Some(Code::PARTITION_SPEC_INVALID);
