@@ -48,6 +48,9 @@ const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// Longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// Error code of Fluss: there is no such table (F2.5).
+const TABLE_NOT_EXIST: i32 = 7;
+
 /// How a backfill ended, or that it has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -279,8 +282,7 @@ impl Backfill {
             }
             let fault = match ended {
                 Ok(RoundSummary { outcome: RoundOutcome::Gone, .. }) => {
-                    return Err(Error::stale(format!("table `{}` was dropped while it was backfilled", self.path))
-                        .with_hint("if it was made again: the backfill of the new table is another one, start it again"));
+                    return Err(self.dropped());
                 }
                 Ok(summary) => {
                     telemetry::RoundFinished(&summary).emit();
@@ -299,6 +301,8 @@ impl Backfill {
                 Err(_) if reached => return Ok(Outcome::Done),
                 Err(error) if is_passing(&error) && self.is_stopping() => return Ok(Outcome::Stopped),
                 Err(error) if is_passing(&error) => Some(error),
+                // Whatever a dropped table makes fail in a round is its end.
+                Err(_) if self.is_gone(target).await => return Err(self.dropped()),
                 Err(error) => return Err(error),
             };
             let waited = clock.moment().saturating_duration_since(moved);
@@ -351,6 +355,19 @@ impl Backfill {
         }
         self.progress.reset();
         state.tally.counts()
+    }
+
+    async fn is_gone(&self, target: &Target) -> bool {
+        self.context.scan.forget(&self.path);
+        match self.context.scan.table_info(&self.path).await {
+            Ok(table) => table.id != target.table.id,
+            Err(error) => error.code() == Some(TABLE_NOT_EXIST),
+        }
+    }
+
+    fn dropped(&self) -> Error {
+        Error::stale(format!("table `{}` was dropped while it was backfilled", self.path))
+            .with_hint("if it was made again: the backfill of the new table is another one, start it again")
     }
 
     /// Takes out partitions that are no more. Where that can't be told now, the next round tells.
