@@ -143,6 +143,10 @@ impl Settings {
 /// What it should look like.
 pub fn server(text: &str) -> Result<String, String> {
     match text.rsplit_once(':') {
+        // What may be a password is not repeated.
+        _ if text.contains('@') => {
+            Err("user and password can't be part of a server: `security.sasl.username` has the user".to_owned())
+        }
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(text.to_owned()),
         _ => Err(format!("`{text}` is not of the form HOST:PORT")),
     }

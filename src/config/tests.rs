@@ -198,6 +198,8 @@ fn a_server_has_a_host_and_a_port() {
         assert!(server(wrong).is_err(), "{wrong}");
     }
     assert_eq!(faults("cluster.servers = 'x'", &[], &[]), ["1: `cluster.servers`: `x` is not of the form HOST:PORT"]);
+    let [told] = &*faults("cluster.servers = 'me:hunter2@x:9123'", &[], &[]) else { panic!("one fault") };
+    assert!(told.contains("can't be part of a server") && !told.contains("hunter2"), "{told}");
     let two = ["cluster.servers = 'a:1, b:2'", "cluster.servers = ['a:1', 'b:2']", "'cluster.servers' = 'a:1,b:2,'"];
     for text in two {
         assert_eq!(load(text, &[], &[]).unwrap().cluster.servers, ["a:1", "b:2"], "{text}");

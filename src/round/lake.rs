@@ -19,7 +19,10 @@ pub async fn open_lake(table: &TableInfo, runtime: &Runtime) -> Result<(Arc<Lake
     let place = plan::check_table(table)?;
     let lake = LakeTable::open_in(&place.warehouse, &place.options, place.root, runtime.clone()).await?.ok_or_else(|| {
         Error::data(format!("the lake table of `{}` is missing in `{}`", table.path, place.warehouse))
-            .with_hint("the coordinator makes it when the table's lake is enabled; both have to see the same warehouse")
+            .with_hint(
+                "if the warehouse was moved or is not mounted, bring it back; the coordinator makes the table when its lake is enabled, \
+                 and both have to see the same warehouse",
+            )
     })?;
     let fit = mapping::fit(table, lake.schema())?;
     lake.options()?;

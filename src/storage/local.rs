@@ -76,12 +76,41 @@ impl Target {
     }
 
     fn fault(&self, act: &str, source: io::Error) -> Error {
-        let kind = match source.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Kind::Invalid,
-            ErrorKind::Unsupported => Kind::Unsupported,
-            _ => Kind::Unavailable,
-        };
-        Error::new(kind, format!("{act} `{}`", self.name)).with_source(source)
+        fault(format!("{act} `{}`", self.name), kind(&source), source)
+    }
+}
+
+/// What to do about a fault of the disk.
+pub(super) fn kind(source: &io::Error) -> Kind {
+    match source.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Kind::Invalid,
+        ErrorKind::Unsupported => Kind::Unsupported,
+        _ => Kind::Unavailable,
+    }
+}
+
+/// An error of the disk, with the way out where there is one.
+pub(super) fn fault(message: String, kind: Kind, source: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let help = disk(&source).and_then(help);
+    let error = Error::new(kind, message).with_source(source);
+    match help {
+        Some(help) => error.with_hint(help),
+        None => error,
+    }
+}
+
+/// What the disk said, behind what others made of it.
+pub(super) fn disk<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
+    let said = |error: &&'a (dyn std::error::Error + 'static)| error.is::<io::Error>();
+    std::iter::successors(Some(error), |error| error.source()).find(said)?.downcast_ref()
+}
+
+fn help(source: &io::Error) -> Option<&'static str> {
+    match source.kind() {
+        ErrorKind::PermissionDenied => Some("let the user that this process runs as read and write there"),
+        ErrorKind::ReadOnlyFilesystem => Some("mount the file system for writing"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Some("make room there, or raise the quota; nothing is lost meanwhile"),
+        _ => None,
     }
 }
 

@@ -252,9 +252,10 @@ impl Store {
             | object_store::Error::InvalidPath { .. }
             | object_store::Error::UnknownConfigurationKey { .. } => Kind::Invalid,
             object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => Kind::Unsupported,
-            _ => Kind::Unavailable,
+            // Those of the local disk come without a name of their own.
+            _ => local::disk(&source).map_or(Kind::Unavailable, local::kind),
         };
-        Error::new(kind, format!("{act} `{}`", self.name(path))).with_source(source)
+        local::fault(format!("{act} `{}`", self.name(path)), kind, source)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 
-use super::{LocalRoot, Store};
+use super::{LocalRoot, Store, local};
 use crate::error::{Error, Kind, Result};
 
 /// How to open a store.
@@ -24,11 +24,14 @@ pub struct StoreOptions {
 /// Opens the store at `url`: a local path, `file:/…` or `file:///…`. The folder is made when missing.
 ///
 /// # Errors
-/// `Unsupported` names a scheme that is not there; `Invalid` a folder that can't be made.
+/// `Unsupported` names a scheme that is not there; `Invalid` a folder that can't be made, `Unavailable` where there is no room for it.
 pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
     let path = local_path(url)?;
-    std::fs::create_dir_all(&path)
-        .map_err(|source| Error::invalid(format!("create folder `{}`", path.display())).with_source(source))?;
+    std::fs::create_dir_all(&path).map_err(|source| {
+        let full = matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        let kind = if full { Kind::Unavailable } else { Kind::Invalid };
+        local::fault(format!("create folder `{}`", path.display()), kind, source)
+    })?;
     let local = LocalFileSystem::new_with_prefix(&path)
         .map_err(|source| Error::invalid(format!("open folder `{}`", path.display())).with_source(source))?
         .with_fsync(!options.unsynced);
@@ -94,8 +97,7 @@ fn found(url: &str, read: std::io::Result<Vec<u8>>) -> Result<Option<Bytes>> {
 }
 
 fn fault(url: &str, source: std::io::Error) -> Error {
-    let kind = if source.kind() == ErrorKind::PermissionDenied { Kind::Invalid } else { Kind::Unavailable };
-    Error::new(kind, format!("read `{url}`")).with_source(source)
+    local::fault(format!("read `{url}`"), local::kind(&source), source)
 }
 
 fn local_path(url: &str) -> Result<PathBuf> {

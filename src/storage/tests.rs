@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::runtime::Rng;
 
-fn local(folder: &Path) -> Store {
+fn root(folder: &Path) -> Store {
     open(folder.to_str().unwrap(), &StoreOptions::default()).unwrap()
 }
 
@@ -23,7 +23,7 @@ fn paths(listed: &[Listed]) -> Vec<&str> {
 #[tokio::test]
 async fn create_happens_once_and_leaves_nothing_but_the_object() {
     let dir = tempfile::tempdir().unwrap();
-    for store in [local(dir.path()), Store::in_memory()] {
+    for store in [root(dir.path()), Store::in_memory()] {
         assert_eq!(store.create("t/snapshot/snapshot-7", "first".into()).await.unwrap(), Created::Yes);
         assert_eq!(store.create("t/snapshot/snapshot-7", "second".into()).await.unwrap(), Created::Exists);
         assert_eq!(store.get("t/snapshot/snapshot-7").await.unwrap().unwrap(), "first");
@@ -34,7 +34,7 @@ async fn create_happens_once_and_leaves_nothing_but_the_object() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_creators_one_wins_and_readers_see_it_whole() {
     let dir = tempfile::tempdir().unwrap();
-    let store = local(dir.path());
+    let store = root(dir.path());
     let body = |index: usize| Bytes::from(vec![u8::try_from(index).unwrap(); 64 * 1024]);
     let creators: Vec<_> = (0..16)
         .map(|index| {
@@ -58,7 +58,7 @@ async fn of_many_creators_one_wins_and_readers_see_it_whole() {
 #[tokio::test]
 async fn what_is_staged_is_hidden_and_a_leftover_is_harmless() {
     let dir = tempfile::tempdir().unwrap();
-    let store = local(dir.path());
+    let store = root(dir.path());
     let folder = dir.path().join("snapshot");
     std::fs::create_dir(&folder).unwrap();
     for leftover in [".snapshot-2.0000000000000000-0.tmp", ".snapshot-2.f81d4fae-7dec-11d0-a765-00a0c91e6bf6.tmp"] {
@@ -72,7 +72,7 @@ async fn what_is_staged_is_hidden_and_a_leftover_is_harmless() {
 #[tokio::test]
 async fn put_replaces_and_stages_nothing_that_a_listing_shows() {
     let dir = tempfile::tempdir().unwrap();
-    for store in [local(dir.path()), Store::in_memory()] {
+    for store in [root(dir.path()), Store::in_memory()] {
         store.put("consumer/consumer-a", "{\"nextSnapshot\":1}".into()).await.unwrap();
         store.put("consumer/consumer-a", "{\"nextSnapshot\":22}".into()).await.unwrap();
         assert_eq!(store.get("consumer/consumer-a").await.unwrap().unwrap(), "{\"nextSnapshot\":22}");
@@ -110,7 +110,7 @@ async fn odd_names_are_taken_literally() {
 #[tokio::test]
 async fn paths_do_not_leave_the_root() {
     let dir = tempfile::tempdir().unwrap();
-    let store = local(&dir.path().join("root"));
+    let store = root(&dir.path().join("root"));
     for path in ["../outside", "a/../../outside", "a//b", "./a"] {
         assert_eq!(store.create(path, "x".into()).await.unwrap_err().kind(), Kind::Invalid, "{path}");
         assert_eq!(store.put(path, "x".into()).await.unwrap_err().kind(), Kind::Invalid, "{path}");
@@ -121,7 +121,7 @@ async fn paths_do_not_leave_the_root() {
 #[tokio::test]
 async fn what_is_not_there_is_told_apart_from_a_fault() {
     let dir = tempfile::tempdir().unwrap();
-    for store in [local(dir.path()), Store::in_memory()] {
+    for store in [root(dir.path()), Store::in_memory()] {
         assert_eq!(store.get("a/b").await.unwrap(), None);
         assert_eq!(store.size("a/b").await.unwrap(), None);
         assert_eq!(store.list("a").await.unwrap(), []);
@@ -132,10 +132,30 @@ async fn what_is_not_there_is_told_apart_from_a_fault() {
     }
 }
 
+#[test]
+fn a_fault_of_the_disk_says_what_would_help_whoever_wraps_it() {
+    let store = root(Path::new("/"));
+    for (kind, expected, help) in [
+        (std::io::ErrorKind::PermissionDenied, Kind::Invalid, Some("the user that this process runs as")),
+        (std::io::ErrorKind::ReadOnlyFilesystem, Kind::Invalid, Some("mount the file system for writing")),
+        (std::io::ErrorKind::StorageFull, Kind::Unavailable, Some("make room there")),
+        (std::io::ErrorKind::QuotaExceeded, Kind::Unavailable, Some("raise the quota")),
+        (std::io::ErrorKind::TimedOut, Kind::Unavailable, None),
+    ] {
+        let whole = local::fault("write `x`".into(), local::kind(&kind.into()), std::io::Error::from(kind));
+        let generic = object_store::Error::Generic { store: "local", source: Box::new(std::io::Error::from(kind)) };
+        for error in [whole, store.fault("write", "x", generic)] {
+            assert_eq!(error.kind(), expected, "{}", error.chain());
+            assert_eq!(error.hint().is_some(), help.is_some(), "{}", error.chain());
+            assert!(help.is_none_or(|help| error.hint().unwrap().contains(help)), "{:?}", error.hint());
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_aborted_upload_never_shows() {
     let dir = tempfile::tempdir().unwrap();
-    let store = local(dir.path());
+    let store = root(dir.path());
     let mut upload = store.upload("bucket-0/data-1.parquet").await.unwrap();
     upload.part("abc".into()).await.unwrap();
     assert_eq!(store.list("").await.unwrap(), []);
