@@ -177,6 +177,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     limits.progress.starts_from(&base);
     let scope = Scope { stops: limits.stops.clone() };
     let mut summary = summary(job, round, base.recovered);
+    summary.base = base.snapshot();
     summary.freshness_ms = u64::try_from(table.lake_freshness().as_millis()).ok();
     summary.planned_ms = runtime.clock.now_ms();
     let facts = plan::gather(context.scan.as_ref(), Arc::clone(&table), &base.offsets, &scope, context.options.plan).await?;
@@ -309,6 +310,7 @@ fn summary(job: &Job, round: RoundId, recovered: Option<SnapshotId>) -> RoundSum
         round,
         outcome: RoundOutcome::Idle,
         recovered,
+        base: None,
         cut: false,
         freshness_ms: None,
         planned_ms: 0,

@@ -84,7 +84,7 @@ pub struct TableStatus {
     pub lag_seconds: Option<u64>,
     /// Rows that the last round found and left for the next.
     pub lag_rows: Option<u64>,
-    /// Newest lake snapshot of our rounds.
+    /// Newest lake snapshot of ours or of another service, as of our last round that ended well.
     pub snapshot: Option<SnapshotId>,
     /// When a round last ended well.
     pub last_success_ms: Option<i64>,
@@ -147,9 +147,10 @@ impl TableStatus {
         if summary.backlog_rows == 0 {
             self.tiered_to_ms = Some(summary.planned_ms);
         }
-        if let RoundOutcome::Committed { snapshot } = summary.outcome {
-            self.snapshot = Some(snapshot);
-        }
+        self.snapshot = match summary.outcome {
+            RoundOutcome::Committed { snapshot } => Some(snapshot),
+            RoundOutcome::Idle | RoundOutcome::Gone => summary.base,
+        };
     }
 
     /// Somebody else has it: how far the lake is we don't know.

@@ -242,6 +242,10 @@ impl Supervisor<'_> {
                     Err(error) => {
                         telemetry::ReportLost { table: &path, error: &error }.emit();
                         self.roster.lost(id, now);
+                        if !self.hands.contains_key(&id) {
+                            // Its lease runs out, and whoever asks first gets it.
+                            self.post(id, &path, TableStatus::left_to_others);
+                        }
                     }
                 }
             }

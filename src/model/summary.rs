@@ -63,6 +63,8 @@ pub struct RoundSummary {
     pub outcome: RoundOutcome,
     /// Snapshot that recovery found in the lake and recorded in Fluss before planning.
     pub recovered: Option<SnapshotId>,
+    /// Newest snapshot that a Fluss service had made in the lake when the round was planned.
+    pub base: Option<SnapshotId>,
     /// Whether a limit ended it before it had read everything that it had planned.
     pub cut: bool,
     /// The table's `table.datalake.freshness`; `None` when the table was gone.

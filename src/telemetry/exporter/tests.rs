@@ -28,6 +28,7 @@ fn round(outcome: RoundOutcome) -> RoundSummary {
         round: RoundId(uuid::Uuid::nil()),
         outcome,
         recovered: None,
+        base: None,
         cut: true,
         freshness_ms: None,
         planned_ms: 0,
