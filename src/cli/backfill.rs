@@ -67,7 +67,7 @@ fn last_line(status: &Status) -> String {
     let or_dash = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     format!(
         "backfill table={} outcome={} rows={} rows_by_others={} rows_gone={} rows_left={} rounds={} snapshot={} fetched_bytes={} \
-         dropped_partitions={} seconds={:.1}",
+         dropped_partitions={} seconds={:.3}",
         status.table,
         status.outcome.as_str(),
         status.rows,
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(
             last_line(&status),
             "backfill table=demo.orders outcome=stopped rows=40 rows_by_others=10 rows_gone=5 rows_left=45 rounds=2 snapshot=7 \
-             fetched_bytes=1234 dropped_partitions=1 seconds=1.3"
+             fetched_bytes=1234 dropped_partitions=1 seconds=1.260"
         );
         let unknown = Status { rows_left: None, snapshot: None, ..status };
         assert!(last_line(&unknown).contains(" rows_left=- rounds=2 snapshot=- "));
