@@ -63,9 +63,13 @@ datalake.paimon.warehouse: {c.warehouse}
                 "-cp", f"{JARS}/server/*:{JARS}/log/*", main, *args]
         return world.start(name, argv, shared=shared, folder=c.folder, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(JARS / "plugins")})
 
+    def tablet():
+        return java("tablet", "640m", TABLET, "--configDir", c.folder / "conf/tablet")
+
+    c.restart_tablet = tablet
     processes = [java("zookeeper", "96m", ZOOKEEPER, c.folder / "conf/zoo.cfg"),
                  java("coordinator", "256m", COORDINATOR, "--configDir", c.folder / "conf/coordinator"),
-                 java("tablet", "640m", TABLET, "--configDir", c.folder / "conf/tablet")]
+                 tablet()]
     client = world.client(c.address, login=c.client)
 
     def serves():

@@ -7,7 +7,7 @@ import traceback
 
 import world
 
-MODULES = ["case_golden", "case_tour", "case_readback", "case_rescale", "case_schema", "case_service", "case_cluster", "case_wire", "case_life"]
+MODULES = ["case_golden", "case_tour", "case_readback", "case_rescale", "case_schema", "case_service", "case_cluster", "case_wire", "case_load", "case_life"]
 
 
 def main():

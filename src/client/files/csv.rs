@@ -158,8 +158,9 @@ pub(super) fn read(
                 builder.append_null();
                 continue;
             };
-            let is_text = matches!(field.data_type.kind, TypeKind::String | TypeKind::Char { .. });
-            let is_null = if is_text {
+            // Nothing between two delimiters can be a value of these; of the others only NULL.
+            let may_be_empty = matches!(field.data_type.kind, TypeKind::String | TypeKind::Char { .. } | TypeKind::Bytes);
+            let is_null = if may_be_empty {
                 !quoted && text == columns.null && (field.data_type.nullable || !text.is_empty())
             } else {
                 // Quoted bytes may be none; other types have no value that is written as nothing.
