@@ -23,6 +23,8 @@ pub(super) struct Assigner {
     pub(super) layout: BucketLayout,
     /// Next bucket of rows without key.
     turn: i32,
+    /// Whether this writer made the partition: nothing was in it before.
+    pub(super) is_new: bool,
 }
 
 impl Assigner {
@@ -74,7 +76,7 @@ impl Assigners {
         if missing.is_empty() {
             return Ok(());
         }
-        self.look(table, &missing).await.map_err(|error| (None, error))?;
+        self.look(table, &missing, false).await.map_err(|error| (None, error))?;
         // Others of them may turn out to be dropped.
         missing = self.unknown(&wanted);
         if missing.is_empty() {
@@ -91,7 +93,7 @@ impl Assigners {
             // Those that are there already are fine.
             let makings = missing.iter().map(|spec| Ok(self.create(table, spec)));
             stream::iter(makings).try_for_each_concurrent(CREATIONS_MAX, |making| making).await?;
-            self.look(table, &missing).await.map_err(|error| (None, error))?;
+            self.look(table, &missing, true).await.map_err(|error| (None, error))?;
             self.made += missing.iter().filter(|spec| self.known.contains_key(**spec)).count() as u64;
             missing = self.unknown(&wanted);
             let Some(unseen) = missing.first() else { return Ok(()) };
@@ -125,30 +127,30 @@ impl Assigners {
         let before = self.known.clone();
         self.cluster.forget(&table.path);
         let specs: BTreeSet<&Spec> = before.keys().collect();
-        self.look(table, &specs).await?;
+        self.look(table, &specs, false).await?;
         let same = |spec: &Spec, old: &Assigner| {
             self.known.get(spec).is_some_and(|new| new.partition == old.partition && new.layout == old.layout)
         };
         Ok(!before.iter().all(|(spec, old)| same(spec, old)))
     }
 
-    /// Lists what is there. Table before partitions, so that an ALTER between the two only makes the list newer
+    /// Lists what is there; `are_new` says that the wanted ones were just made. Table before partitions, so that an ALTER between the two only makes the list newer
     /// (architecture.md 4).
-    async fn look(&mut self, table: &TableInfo, wanted: &BTreeSet<&Spec>) -> Result<()> {
+    async fn look(&mut self, table: &TableInfo, wanted: &BTreeSet<&Spec>, are_new: bool) -> Result<()> {
         let now = self.cluster.table_info(&table.path).await?;
         if now.id != table.id {
             let text = format!("table `{}` was dropped and made again while rows were written", table.path);
             return Err(Error::stale(text).with_code(Code::TABLE_NOT_EXIST.0));
         }
         if !table.is_partitioned() {
-            self.take(Vec::new(), None, BucketLayout::of(&now, None)?);
+            self.take(Vec::new(), None, BucketLayout::of(&now, None)?, false);
             return Ok(());
         }
         let mut listed = BTreeSet::new();
         for partition in self.cluster.partitions(&table.path).await? {
             let Some(spec) = spec_of(table, &partition) else { continue };
             match BucketLayout::of(&now, Some(&partition)) {
-                Ok(layout) => self.take(spec.clone(), Some(partition.id), layout),
+                Ok(layout) => self.take(spec.clone(), Some(partition.id), layout, are_new && wanted.contains(&spec)),
                 Err(error) if wanted.contains(&spec) => return Err(error),
                 Err(_) => {}
             }
@@ -158,8 +160,8 @@ impl Assigners {
         Ok(())
     }
 
-    fn take(&mut self, spec: Spec, partition: Option<PartitionId>, layout: BucketLayout) {
-        let fresh = Assigner { partition, layout, turn: 0 };
+    fn take(&mut self, spec: Spec, partition: Option<PartitionId>, layout: BucketLayout, is_new: bool) {
+        let fresh = Assigner { partition, layout, turn: 0, is_new };
         let known = self.known.entry(spec).or_insert(fresh);
         if known.partition != partition || known.layout != layout {
             *known = fresh;

@@ -21,20 +21,22 @@ pub(super) struct Parcel {
     pub(super) batch: Bytes,
 }
 
-/// What became of a wave. A bucket in neither map is still open: `failure` says why.
+/// What became of a wave. A bucket in none of the maps is still open: `failure` says why.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
-    /// Durable.
-    pub(super) acknowledged: BTreeSet<TableBucket>,
-    /// Turned away by its last answer, with 31, 33 or 74.
+    /// Durable, with the offset of the first record where the server tells it.
+    pub(super) acknowledged: BTreeMap<TableBucket, Option<i64>>,
+    /// Turned away by the last answer, with 31, 33 or 74.
     pub(super) refused: BTreeMap<TableBucket, Error>,
-    /// Had, at some time, an answer after which the batch may be stored or not.
+    /// Stored or not: the answer was lost, or leaves it open.
     pub(super) unsure: BTreeSet<TableBucket>,
+    /// Why one of these is.
+    pub(super) doubt: Option<Error>,
     /// Why the wave ended early.
     pub(super) failure: Option<Error>,
 }
 
-/// Sends each parcel to its bucket's leader until it is acknowledged or refused.
+/// Sends each parcel to its bucket's leader until it is acknowledged, refused, or it can't be said whether it is stored.
 pub(super) async fn deliver(
     cluster: &Cluster,
     table: &TableInfo,
@@ -79,12 +81,12 @@ async fn produce(
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => {
-            if !surely_not_stored(&error) {
-                seen.unsure.extend(buckets);
-            }
-            return Err(error);
+        Err(error) if leaves_open(&error) => {
+            seen.unsure.extend(buckets);
+            seen.doubt = Some(error);
+            return Ok(buckets.iter().map(|bucket| (*bucket, Ok(()))).collect());
         }
+        Err(error) => return Err(error),
     };
     let mut answers = Answers::new();
     let mut silent: BTreeSet<&TableBucket> = buckets.iter().collect();
@@ -101,37 +103,41 @@ async fn produce(
         let outcome = match refusal.map(|error| (error.code().map(Code), error)) {
             // 32: already there, an earlier answer was lost.
             None | Some((Some(Code::DUPLICATE_SEQUENCE), _)) => {
-                seen.acknowledged.insert(bucket);
+                seen.acknowledged.insert(bucket, entry.base_offset.filter(|offset| *offset >= 0));
                 Ok(())
             }
             Some((Some(Code::OUT_OF_ORDER_SEQUENCE | Code::UNKNOWN_WRITER_ID | Code::INVALID_BUCKET_ROUTING), error)) => {
                 seen.refused.insert(bucket, error);
                 Ok(())
             }
-            Some((_, error)) => {
-                if !surely_not_stored(&error) {
-                    seen.unsure.insert(bucket);
-                }
-                Err(error)
+            Some((_, error)) if leaves_open(&error) => {
+                seen.unsure.insert(bucket);
+                seen.doubt = Some(error);
+                Ok(())
             }
+            Some((_, error)) => Err(error),
         };
         answers.push((bucket, outcome));
     }
-    seen.unsure.extend(silent);
+    for bucket in silent {
+        seen.unsure.insert(*bucket);
+        seen.doubt = Some(Code::CORRUPT_MESSAGE.error(format!("the server left {bucket} out of its answer")));
+        answers.push((*bucket, Ok(())));
+    }
     Ok(answers)
 }
 
-/// Whether a server says this before it touches the log. After anything else a batch may be there although it was not acknowledged.
-fn surely_not_stored(error: &Error) -> bool {
-    let before = [
-        Code::NOT_LEADER_OR_FOLLOWER,
-        Code::UNKNOWN_TABLE_OR_BUCKET,
-        Code::LEADER_NOT_AVAILABLE,
-        Code::CORRUPT_RECORD,
-        Code::NOT_ENOUGH_REPLICAS,
-        Code::DISK_WRITE_LOCKED,
-        Code::STORAGE_BACKPRESSURE,
-        Code::HISTORICAL_PARTITION_THROTTLED,
+/// Whether a batch may be stored although this was said instead of an acknowledgement. What servers say before they touch the
+/// log is left to [`Cluster::routed`], and so is what repeating does not help against.
+fn leaves_open(error: &Error) -> bool {
+    let after = [
+        Code::NETWORK_EXCEPTION,
+        Code::CORRUPT_MESSAGE,
+        Code::LOG_STORAGE,
+        Code::KV_STORAGE,
+        Code::REQUEST_TIME_OUT,
+        Code::STORAGE,
+        Code::NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ];
-    error.code().is_some_and(|code| before.contains(&Code(code)))
+    error.code().is_some_and(|code| after.contains(&Code(code)))
 }

@@ -10,6 +10,7 @@ mod deliver;
 pub mod files;
 mod load;
 mod rows;
+mod trace;
 mod writer;
 
 pub use admin::Admin;

@@ -13,6 +13,7 @@ use futures::future::try_join_all;
 use super::assigner::{Assigners, name_of};
 use super::deliver::{Delivery, Parcel, deliver};
 use super::rows::{RowName, Spec, by_key, by_partition, grouped, pieces, row_bytes, row_count};
+use super::trace::{Mark, find, log_ends};
 use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::Cluster;
 use crate::fluss::code::Code;
@@ -58,13 +59,14 @@ pub struct WriterFigures {
 
 /// An idempotent writer for one log table.
 ///
-/// Each batch carries the writer's id and the bucket's next sequence number, and is repeated with the same until it is
-/// acknowledged, so that a lost answer doubles nothing (S4.3). Partitions that rows name are made as needed. Rows of a table
+/// Each batch carries the writer's id and the bucket's next sequence number (S4.3). When its answer is lost, the log is looked
+/// into before it is sent again with the same numbers, so that nothing is doubled even if a server has forgotten the writer.
+/// Partitions that rows name are made as needed. Rows of a table
 /// with bucket key go to the bucket that the key hashes to, others to one bucket per batch in turn.
 ///
 /// One batch per bucket is on its way at a time: batches of a bucket can't overtake each other, and an answer always speaks of
 /// the newest batch. Rows that a server turns away because their bucket count is out of date (74) are routed again by the
-/// count of now, in their order; a writer id that a server does not know any more (31, 33) is replaced.
+/// count of now, in their order; a writer id that a server does not know any more (31, 33) is replaced, as nothing else is open.
 #[derive(Debug)]
 pub struct Writer {
     cluster: Cluster,
@@ -75,6 +77,8 @@ pub struct Writer {
     writer_id: i64,
     /// Next sequence number per bucket.
     sequences: BTreeMap<TableBucket, i32>,
+    /// An offset per bucket that is not behind any batch which is on its way.
+    ends: BTreeMap<TableBucket, i64>,
     assigners: Assigners,
     figures: WriterFigures,
     /// First row of the last append that is not acknowledged.
@@ -105,6 +109,8 @@ struct Append<'a> {
     /// Bucket of each row by key, per count that a partition has.
     hashed: BTreeMap<i32, Vec<i32>>,
     queues: BTreeMap<TableBucket, Queue>,
+    /// Buckets whose first batch was sent without an answer that settles it.
+    doubted: BTreeSet<TableBucket>,
 }
 
 impl Append<'_> {
@@ -140,6 +146,7 @@ impl Writer {
             table: Arc::new(table),
             options,
             sequences: BTreeMap::new(),
+            ends: BTreeMap::new(),
             assigners: Assigners::new(cluster, options.create_partitions),
             figures: WriterFigures::default(),
             missing: None,
@@ -177,7 +184,7 @@ impl Writer {
     /// # Errors
     /// `Invalid` when the rows do not fit the table or their partitions can't be made, before anything is sent. From sending:
     /// `Invalid` (36) when a partition is dropped meanwhile, `Stale` (74) when servers and metadata go on disagreeing about a
-    /// bucket count, `Unavailable` when a leader stays out of reach or it can't be known whether rows are stored.
+    /// bucket count, `Unavailable` when a leader stays out of reach.
     /// [`Writer::first_missing`] then tells from where rows are missing, and the writer refuses further rows.
     pub async fn append(&mut self, rows: &RecordBatch) -> Result<()> {
         self.append_named(rows, &|row| format!("row `{row}`")).await
@@ -196,7 +203,14 @@ impl Writer {
             .map_err(|source| Error::invalid(format!("rows do not fit table `{path}`")).with_source(source))?;
         self.missing = Some(0);
         if row_count(&rows)? > 0 {
-            let mut append = Append { row_bytes: row_bytes(&rows), rows, at, hashed: BTreeMap::new(), queues: BTreeMap::new() };
+            let mut append = Append {
+                row_bytes: row_bytes(&rows),
+                rows,
+                at,
+                hashed: BTreeMap::new(),
+                queues: BTreeMap::new(),
+                doubted: BTreeSet::new(),
+            };
             self.route(&mut append).await?;
             self.broken = true;
             let sent = self.send(&mut append).await;
@@ -234,6 +248,9 @@ impl Writer {
             for batch in pieces(numbers, rows_max) {
                 let bucket = assigner.next_bucket();
                 let place = assigner.place(self.table.id, bucket);
+                if assigner.is_new {
+                    self.ends.entry(place).or_insert(0);
+                }
                 append.queues.entry(place).or_insert_with(new_queue).batches.push_back(batch);
             }
             return Ok(());
@@ -244,6 +261,9 @@ impl Writer {
         };
         for (bucket, numbers) in grouped(numbers, buckets) {
             let place = assigner.place(self.table.id, bucket);
+            if assigner.is_new {
+                self.ends.entry(place).or_insert(0);
+            }
             append.queues.entry(place).or_insert_with(new_queue).batches.extend(pieces(numbers, rows_max));
         }
         Ok(())
@@ -251,29 +271,82 @@ impl Writer {
 
     /// Sends until nothing is queued.
     async fn send(&mut self, append: &mut Append<'_>) -> Result<()> {
-        let mut setbacks = Backoff::new(SETBACKS, &self.cluster.runtime().rng);
+        let cluster = self.cluster.clone();
+        let backoff = || Backoff::new(SETBACKS, &cluster.runtime().rng);
+        let again = || cluster.retry("append");
+        let (mut setbacks, mut retry) = (backoff(), again());
         while !append.queues.is_empty() {
             let parcels = self.pack(append).await?;
-            let Delivery { acknowledged, refused, unsure, failure } =
+            let Delivery { acknowledged, refused, unsure, doubt, failure } =
                 deliver(&self.cluster, &self.table, self.options.timeout_ms, &parcels).await;
-            for bucket in &acknowledged {
-                self.settle(append, bucket, parcels.get(bucket));
+            for (bucket, offset) in &acknowledged {
+                self.settle(append, bucket, parcels.get(bucket), *offset);
             }
             if let Some(error) = failure {
                 return Err(self.explained(append, &parcels, error).await);
             }
             if !acknowledged.is_empty() {
-                setbacks = Backoff::new(SETBACKS, &self.cluster.runtime().rng);
+                (setbacks, retry) = (backoff(), again());
+            }
+            if let Some(error) = doubt {
+                if let Err(error) = retry.after(error).await {
+                    return Err(self.explained(append, &parcels, error).await);
+                }
+                self.look(append, &parcels, unsure).await?;
             }
             if !refused.is_empty() {
-                self.cure(append, refused, &unsure, &mut setbacks).await?;
+                // Before an id is given up, once more: right after a restart a log may have shown too little.
+                let doubted = refused.keys().copied().filter(|bucket| append.doubted.contains(bucket)).collect();
+                self.look(append, &parcels, doubted).await?;
+                self.cure(append, refused, &mut setbacks).await?;
             }
         }
         Ok(())
     }
 
+    /// Looks which of the batches are in their logs, and settles these.
+    async fn look(
+        &mut self,
+        append: &mut Append<'_>,
+        parcels: &BTreeMap<TableBucket, Parcel>,
+        buckets: BTreeSet<TableBucket>,
+    ) -> Result<()> {
+        if !buckets.is_empty() {
+            // Counts may have changed meanwhile, and what is asked by an old one is turned away.
+            self.assigners.refresh(&self.table).await?;
+        }
+        for bucket in &buckets {
+            append.doubted.insert(*bucket);
+            let Some(spec) = append.queues.get(bucket).map(|queue| queue.spec.clone()) else { continue };
+            let layout = match self.assigners.get_mut(&spec) {
+                Ok(assigner) if assigner.partition == bucket.partition => assigner.layout,
+                _ => return Err(self.gone(append, bucket, &spec)),
+            };
+            let mark = Mark { writer: self.writer_id, sequence: self.sequences.get(bucket).copied().unwrap_or(0) };
+            let from = self.ends.get(bucket).copied().unwrap_or(0);
+            let found = find(&self.cluster, &self.table, (*bucket, layout), from, mark).await;
+            let found = found.map_err(|error| error.context(append.place(bucket)))?;
+            tracing::debug!(table = %self.table.path, %bucket, stored = found.is_some(), "an answer was lost: looked into the log");
+            if let Some(end) = found {
+                self.settle(append, bucket, parcels.get(bucket), None);
+                self.ends.insert(*bucket, end);
+            }
+        }
+        Ok(())
+    }
+
+    fn gone(&self, append: &Append<'_>, bucket: &TableBucket, spec: &Spec) -> Error {
+        Code::PARTITION_NOT_EXISTS.error(dropped(&self.table.path, spec)).context(append.place(bucket))
+    }
+
     /// Encodes the first batch of as many buckets as the bound allows.
-    async fn pack(&self, append: &Append<'_>) -> Result<BTreeMap<TableBucket, Parcel>> {
+    async fn pack(&mut self, append: &Append<'_>) -> Result<BTreeMap<TableBucket, Parcel>> {
+        let unmet = append.queues.iter().filter(|(bucket, _)| !self.ends.contains_key(bucket));
+        let unmet: BTreeMap<TableBucket, BucketLayout> = unmet.map(|(bucket, queue)| (*bucket, queue.layout)).collect();
+        if !unmet.is_empty() {
+            let found = log_ends(&self.cluster, &self.table, &unmet).await;
+            self.ends.extend(found.map_err(|error| error.context(format!("append to table `{}`", self.table.path)))?);
+        }
         let mut bytes: usize = 0;
         let mut encodings = Vec::new();
         for (bucket, queue) in &append.queues {
@@ -300,12 +373,16 @@ impl Writer {
     }
 
     /// Takes an acknowledged batch out of its queue.
-    fn settle(&mut self, append: &mut Append<'_>, bucket: &TableBucket, parcel: Option<&Parcel>) {
+    fn settle(&mut self, append: &mut Append<'_>, bucket: &TableBucket, parcel: Option<&Parcel>, offset: Option<i64>) {
         let (Some(parcel), Entry::Occupied(mut queue)) = (parcel, append.queues.entry(*bucket)) else { return };
         let rows = queue.get_mut().batches.pop_front().map_or(0, |numbers| numbers.len());
         if queue.get().batches.is_empty() {
             queue.remove();
         }
+        if let Some(end) = offset.and_then(|offset| offset.checked_add(i64::try_from(rows).ok()?)) {
+            self.ends.insert(*bucket, end);
+        }
+        append.doubted.remove(bucket);
         self.figures.rows += rows as u64;
         self.figures.batches += 1;
         self.figures.bytes += parcel.batch.len() as u64;
@@ -315,23 +392,14 @@ impl Writer {
     }
 
     /// Does what refused batches need before they are sent again. Nothing else is on its way meanwhile.
-    async fn cure(
-        &mut self,
-        append: &mut Append<'_>,
-        refused: BTreeMap<TableBucket, Error>,
-        unsure: &BTreeSet<TableBucket>,
-        setbacks: &mut Backoff,
-    ) -> Result<()> {
+    async fn cure(&mut self, append: &mut Append<'_>, refused: BTreeMap<TableBucket, Error>, setbacks: &mut Backoff) -> Result<()> {
         let (mut misrouted, mut unknown) = (BTreeSet::new(), false);
         let mut first = None;
         for (bucket, error) in refused {
-            let error = error.context(format!("append to table `{}`, {bucket}, {}", self.table.path, append.place(&bucket)));
-            // An earlier answer was lost and this one does not tell what it said: sending the rows again could double them.
-            if unsure.contains(&bucket) {
-                return Err(Error::unavailable("it can't be known whether rows are stored")
-                    .with_hint("compare the table with the input from there on before loading the rest")
-                    .with_source(error));
+            if !append.queues.contains_key(&bucket) {
+                continue;
             }
+            let error = error.context(format!("append to table `{}`, {bucket}, {}", self.table.path, append.place(&bucket)));
             if error.code() == Some(Code::INVALID_BUCKET_ROUTING.0) {
                 misrouted.insert(bucket.partition);
             } else {
@@ -364,9 +432,9 @@ impl Writer {
     /// they still are.
     fn route_again(&mut self, append: &mut Append<'_>, partition: Option<PartitionId>) -> Result<()> {
         let waiting = append.queues.iter().find(|(bucket, _)| bucket.partition == partition);
-        let Some((spec, first)) = waiting.map(|(bucket, queue)| (queue.spec.clone(), append.place(bucket))) else { return Ok(()) };
+        let Some((bucket, spec)) = waiting.map(|(bucket, queue)| (*bucket, queue.spec.clone())) else { return Ok(()) };
         if self.assigners.get_mut(&spec).is_err() {
-            return Err(Code::PARTITION_NOT_EXISTS.error(dropped(&self.table.path, &spec)).context(first));
+            return Err(self.gone(append, &bucket, &spec));
         }
         let mut numbers = Vec::new();
         for (_, queue) in append.queues.extract_if(.., |bucket, _| bucket.partition == partition) {

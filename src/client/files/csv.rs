@@ -163,9 +163,7 @@ pub(super) fn read(
             let is_null = if may_be_empty {
                 !quoted && text == columns.null && (field.data_type.nullable || !text.is_empty())
             } else {
-                // Quoted bytes may be none; other types have no value that is written as nothing.
-                let is_bytes = quoted && matches!(field.data_type.kind, TypeKind::Bytes | TypeKind::VarBinary { .. });
-                !is_bytes && (text.trim().is_empty() || text == columns.null)
+                text.trim().is_empty() || text == columns.null
             };
             builder.append_option((!is_null).then_some(text));
         }

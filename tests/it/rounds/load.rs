@@ -38,7 +38,8 @@ impl Loading {
     async fn write(&mut self, text: String) {
         let mut stdin = self.0.stdin.take().unwrap();
         let written = tokio::task::spawn_blocking(move || {
-            stdin.write_all(text.as_bytes()).unwrap();
+            // It may have ended already.
+            drop(stdin.write_all(text.as_bytes()));
             stdin
         });
         self.0.stdin = Some(written.await.unwrap());

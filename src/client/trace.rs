@@ -1,0 +1,164 @@
+//! Looks into logs for batches whose answer was lost.
+//!
+//! A server remembers the last batches of a writer and would turn a repeated one away, but may forget (0.9.1 does when it is
+//! killed). The log itself does not: each batch carries its writer and sequence.
+
+use std::collections::BTreeMap;
+
+use futures::future::{FutureExt, try_join_all};
+
+use crate::error::{Error, Result};
+use crate::fluss::cluster::{Answers, Cluster};
+use crate::fluss::code::Code;
+use crate::fluss::proto::{
+    FetchLogRequest, ListOffsetsRequest, PbFetchLogReqForBucket, PbFetchLogReqForTable, PbFetchLogRespForBucket,
+};
+use crate::fluss::record::batches;
+use crate::model::{BucketId, BucketLayout, PartitionId, TableBucket, TableInfo};
+
+const NO_FOLLOWER: i32 = -1;
+const LATEST: i32 = 1;
+const EARLIEST: i64 = -2;
+const FETCH_BYTES: i32 = 4 << 20;
+
+/// A batch by what its header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) writer: i64,
+    pub(super) sequence: i32,
+}
+
+/// End of each bucket's log now. Buckets whose routing is out of date (74) are left out.
+///
+/// # Errors
+/// As [`Cluster::routed`].
+pub(super) async fn log_ends(
+    cluster: &Cluster,
+    table: &TableInfo,
+    buckets: &BTreeMap<TableBucket, BucketLayout>,
+) -> Result<BTreeMap<TableBucket, i64>> {
+    let mut partitions: BTreeMap<Option<PartitionId>, BTreeMap<TableBucket, BucketLayout>> = BTreeMap::new();
+    for (bucket, layout) in buckets {
+        partitions.entry(bucket.partition).or_default().insert(*bucket, *layout);
+    }
+    // A request asks about one partition, of which all buckets have one count.
+    let asked = partitions.into_iter().filter_map(|(partition, buckets)| {
+        let count = buckets.values().next()?.count;
+        Some(async move {
+            let ask = |server, buckets: Vec<TableBucket>| {
+                let request = ListOffsetsRequest {
+                    follower_server_id: NO_FOLLOWER,
+                    offset_type: LATEST,
+                    table_id: table.id.0,
+                    partition_id: partition.map(|partition| partition.0),
+                    bucket_id: buckets.iter().map(|bucket| bucket.bucket.0).collect(),
+                    start_timestamp: None,
+                    routing_bucket_count: Some(count),
+                };
+                async move {
+                    let answer = cluster.server(server, &request).await?;
+                    let entries = answer.buckets_resp.into_iter().map(|entry| {
+                        let bucket = TableBucket { table: table.id, partition, bucket: BucketId(entry.bucket_id) };
+                        let told = match Code::refusal(entry.error_code, entry.error_message.as_deref()) {
+                            Some(error) if error.code() == Some(Code::INVALID_BUCKET_ROUTING.0) => Ok(None),
+                            Some(error) => Err(error),
+                            None => Ok(entry.offset),
+                        };
+                        (bucket, told)
+                    });
+                    Ok(entries.collect::<Answers<_>>())
+                }
+                .boxed()
+            };
+            cluster.routed("find the log end", &table.path, buckets.into_keys(), ask).await
+        })
+    });
+    let told = try_join_all(asked).await?;
+    Ok(told.into_iter().flatten().filter_map(|(bucket, offset)| Some((bucket, offset?))).collect())
+}
+
+/// The end offset of the batch with this mark, if it is in the log of `bucket` at `from` or behind it.
+///
+/// # Errors
+/// As [`Cluster::routed`]; `Unavailable` when that part of the log can't be read.
+pub(super) async fn find(
+    cluster: &Cluster,
+    table: &TableInfo,
+    (bucket, layout): (TableBucket, BucketLayout),
+    from: i64,
+    mark: Mark,
+) -> Result<Option<i64>> {
+    let mut offset = from;
+    loop {
+        let entry = match fetch(cluster, table, bucket, layout, offset).await {
+            // Retention has moved on, or the server has lost records: what is left is what counts.
+            Err(error) if error.code() == Some(Code::LOG_OFFSET_OUT_OF_RANGE.0) && offset != EARLIEST => {
+                offset = EARLIEST;
+                continue;
+            }
+            entry => entry?,
+        };
+        let mut next = offset;
+        for batch in batches(entry.records.unwrap_or_default()) {
+            let header = batch?.header;
+            next = header.next_offset();
+            if (header.writer_id, header.batch_sequence) == (mark.writer, mark.sequence) {
+                return Ok(Some(next));
+            }
+        }
+        if next == offset {
+            let is_end = offset == EARLIEST || entry.high_watermark.is_some_and(|end| offset >= end);
+            if is_end && entry.remote_log_fetch_info.is_none() {
+                return Ok(None);
+            }
+            let text = format!("look for a batch in table `{}`, {bucket}: nothing can be read at offset `{offset}`", table.path);
+            return Err(Error::unavailable(text));
+        }
+        offset = next;
+    }
+}
+
+async fn fetch(
+    cluster: &Cluster,
+    table: &TableInfo,
+    bucket: TableBucket,
+    layout: BucketLayout,
+    offset: i64,
+) -> Result<PbFetchLogRespForBucket> {
+    let wanted = PbFetchLogReqForBucket {
+        partition_id: bucket.partition.map(|partition| partition.0),
+        bucket_id: bucket.bucket.0,
+        fetch_offset: offset,
+        max_fetch_bytes: FETCH_BYTES,
+        routing_bucket_count: Some(layout.count),
+    };
+    let ask = |server, _| {
+        let request = FetchLogRequest {
+            follower_server_id: NO_FOLLOWER,
+            max_bytes: FETCH_BYTES,
+            tables_req: vec![PbFetchLogReqForTable {
+                table_id: table.id.0,
+                projection_pushdown_enabled: false,
+                projected_fields: Vec::new(),
+                buckets_req: vec![wanted],
+                filter_predicate: None,
+                filter_schema_id: None,
+            }],
+            max_wait_ms: Some(0),
+            min_bytes: Some(1),
+            read_preference: Some(0),
+        };
+        async move {
+            let answer = cluster.server(server, &request).await?;
+            let entries = answer.tables_resp.into_iter().flat_map(|entry| entry.buckets_resp);
+            let entries = entries.filter(|entry| entry.bucket_id == bucket.bucket.0).map(|entry| {
+                let told = Code::refusal(entry.error_code, entry.error_message.as_deref()).map_or(Ok(entry), Err);
+                (bucket, told)
+            });
+            Ok(entries.collect::<Answers<_>>())
+        }
+        .boxed()
+    };
+    let told = cluster.routed("look for a batch", &table.path, [bucket], ask).await?;
+    told.into_values().next().ok_or_else(|| Error::internal("a routed call without answer"))
+}
