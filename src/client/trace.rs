@@ -80,7 +80,7 @@ pub(super) async fn log_ends(
 /// The end offset of the batch with this mark, if it is in the log of `bucket` at `from` or behind it.
 ///
 /// # Errors
-/// As [`Cluster::routed`]; `Unavailable` when that part of the log can't be read.
+/// As [`Cluster::routed`]; `Data` when the log ends before `from`, `Unavailable` when that part of it can't be read.
 pub(super) async fn find(
     cluster: &Cluster,
     table: &TableInfo,
@@ -91,8 +91,12 @@ pub(super) async fn find(
     let mut offset = from;
     loop {
         let entry = match fetch(cluster, table, bucket, layout, offset).await {
-            // Retention has moved on, or the server has lost records: what is left is what counts.
             Err(error) if error.code() == Some(Code::LOG_OFFSET_OUT_OF_RANGE.0) && offset != EARLIEST => {
+                let end = log_ends(cluster, table, &[(bucket, layout)].into()).await?.remove(&bucket);
+                if let Some(end) = end.filter(|end| *end < from) {
+                    return Err(lost(table, bucket, from, end).with_source(error));
+                }
+                // Retention has moved on: the batch is behind what it took.
                 offset = EARLIEST;
                 continue;
             }
@@ -116,6 +120,14 @@ pub(super) async fn find(
         }
         offset = next;
     }
+}
+
+fn lost(table: &TableInfo, bucket: TableBucket, from: i64, end: i64) -> Error {
+    let text = format!(
+        "the log of table `{}`, {bucket} ends at offset `{end}`, although rows before `{from}` were acknowledged: the server has lost them",
+        table.path
+    );
+    Error::data(text).with_hint("compare the table with the input, or drop what was loaded and load it again")
 }
 
 async fn fetch(

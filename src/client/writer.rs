@@ -184,7 +184,7 @@ impl Writer {
     /// # Errors
     /// `Invalid` when the rows do not fit the table or their partitions can't be made, before anything is sent. From sending:
     /// `Invalid` (36) when a partition is dropped meanwhile, `Stale` (74) when servers and metadata go on disagreeing about a
-    /// bucket count, `Unavailable` when a leader stays out of reach.
+    /// bucket count, `Unavailable` when a leader stays out of reach, `Data` when a server lost rows that it had acknowledged.
     /// [`Writer::first_missing`] then tells from where rows are missing, and the writer refuses further rows.
     pub async fn append(&mut self, rows: &RecordBatch) -> Result<()> {
         self.append_named(rows, &|row| format!("row `{row}`")).await

@@ -94,7 +94,7 @@ def load(world):
     return f"{len(written)} rows as JSON, CSV and Parquet, {len({bucket for _, bucket, _ in found})} keyless buckets"
 
 
-@case("load-restart", "the tablet server of a real 0.9.1 cluster is killed and started again under a load: it ends well and each row is there once, in the order of its key")
+@case("load-restart", "the tablet server of a real 0.9.1 cluster is stopped and started again under a load: it ends well and each row is there once, in the order of its key")
 def restart(world):
     import cluster as clusters
     c = clusters.up(world, shared=False)
@@ -110,8 +110,8 @@ def restart(world):
     turns(range(0, 30))  # more than one chunk, so that batches are on their way
     until(60, "first rows", lambda: sum(o[3] for o in client.ask("offsets", "l.keys")) > 0)
     tablet = next(p for p in world.own if p.log.endswith("/tablet.log"))
-    tablet.send_signal(signal.SIGKILL)
-    tablet.wait()
+    tablet.send_signal(signal.SIGTERM)
+    tablet.wait(60)
     c.restart_tablet()
     turns(range(30, 60))
     process.stdin.close()

@@ -41,6 +41,8 @@ struct Store {
     looked: usize,
     /// Whether to forget all writers with the next lost answer or refusal.
     forget: bool,
+    /// Whether to lose all records with the next answer.
+    lose_log: bool,
     /// What requests have to be routed by; what is listed is out of date until so many of them were turned away.
     count: Option<(i32, usize)>,
     /// Whether the next request finds its partition dropped.
@@ -63,6 +65,9 @@ impl Store {
             told.error_code = self.store(&entry).map(|code| code.0);
             told.base_offset = told.error_code.is_none().then_some(before);
             answer.buckets_resp.push(told);
+        }
+        if std::mem::take(&mut self.lose_log) {
+            self.raw.clear();
         }
         if std::mem::take(&mut self.forget) {
             self.writers.clear();
@@ -124,12 +129,14 @@ impl Store {
         let asked = table.buckets_req[0];
         self.looked += 1;
         let place = (asked.partition_id, asked.bucket_id);
+        let is_beyond = asked.fetch_offset > self.end(place);
         let raw = self.raw.get(&place).map(|(raw, _)| raw.clone()).unwrap_or_default();
         let mut rest = batches(raw.into()).map(Result::unwrap);
         let batch = rest.find(|batch| batch.header.next_offset() > asked.fetch_offset);
         let entry = PbFetchLogRespForBucket {
             partition_id: asked.partition_id,
             bucket_id: asked.bucket_id,
+            error_code: is_beyond.then_some(Code::LOG_OFFSET_OUT_OF_RANGE.0),
             high_watermark: Some(self.end(place)),
             records: batch.map(|batch| batch.bytes),
             ..Default::default()
@@ -396,6 +403,24 @@ async fn a_lost_answer_doubles_nothing_even_if_the_server_forgot_the_writer() {
         assert!(store.looked > 0);
         assert_eq!(writer.figures().rows, u64::try_from(start + 20).unwrap());
     }
+}
+
+#[tokio::test]
+async fn a_server_that_lost_acknowledged_rows_is_told_of() {
+    let (mut writer, store) = writer(descriptor(false, false), WriterOptions::default()).await;
+    for _ in 0..2 {
+        let batch = rows(&writer, 0..10, |_| "a");
+        writer.append(&batch).await.unwrap();
+    }
+    {
+        let mut store = store.lock().unwrap();
+        (store.lose_answer, store.lose_log, store.forget) = (true, true, true);
+    }
+    let batch = rows(&writer, 20..30, |_| "a");
+    let error = writer.append(&batch).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Data, "{}", error.chain());
+    let said = "bucket 0 ends at offset `0`, although rows before `10` were acknowledged";
+    assert!(error.chain().contains(said) && error.hint().is_some(), "{}", error.chain());
 }
 
 #[tokio::test]
