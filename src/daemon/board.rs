@@ -141,7 +141,10 @@ impl TableStatus {
         (self.failures_in_row, self.failing_since_ms) = (0, None);
         self.rounds = self.rounds.saturating_add(1);
         self.rows = self.rows.saturating_add(summary.rows);
-        self.last_success_ms = Some(now_ms);
+        // Cut before it had anything: no success that should quieten an alert.
+        if !summary.cut || summary.rows > 0 {
+            self.last_success_ms = Some(now_ms);
+        }
         self.freshness_ms = freshness.and_then(|freshness| i64::try_from(freshness.as_millis()).ok());
         self.lag_rows = Some(summary.backlog_rows);
         if summary.backlog_rows == 0 {
@@ -275,6 +278,7 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::RoundId;
 
     #[test]
     fn lag_follows_the_clock_and_a_state_keeps_its_since() {
@@ -288,6 +292,41 @@ mod tests {
         assert_eq!(board.tables(0)[0].lag_seconds, Some(0), "clocks differ");
         board.set_table(TableId(1), fresh, |table| table.enter(TableState::Held, 9_000));
         assert_eq!(board.tables(9_000)[0].since_ms, 9_000);
+    }
+
+    #[test]
+    fn a_round_that_was_cut_with_empty_hands_is_no_success() {
+        let (table, table_id) = (TablePath::new("demo", "t"), TableId(1));
+        let cut = RoundSummary {
+            table: table.clone(),
+            table_id,
+            round: RoundId(uuid::Uuid::nil()),
+            outcome: RoundOutcome::Idle,
+            recovered: None,
+            base: Some(SnapshotId(4)),
+            cut: true,
+            backlog_rows: 9,
+            planned_ms: 1,
+            lag_ms: None,
+            freshness_ms: None,
+            splits: 1,
+            rows: 0,
+            files: 0,
+            bytes: 0,
+            fetched_bytes: 0,
+            attempts: 0,
+            plan_ms: 0,
+            write_ms: 0,
+            commit_ms: 0,
+            partitions: vec![],
+            buckets: vec![],
+        };
+        let mut status = TableStatus::new(table, table_id, TableState::Tiering, 0);
+        status.ended_well(&cut, None, 5);
+        assert_eq!((status.last_success_ms, status.lag_rows, status.tiered_to_ms), (None, Some(9), None));
+        assert_eq!(status.snapshot, Some(SnapshotId(4)));
+        status.ended_well(&RoundSummary { rows: 3, ..cut }, None, 7);
+        assert_eq!(status.last_success_ms, Some(7));
     }
 
     #[test]

@@ -371,7 +371,7 @@ impl Supervisor<'_> {
                     self.roster.forget(id);
                     self.board.remove(id);
                 } else {
-                    self.roster.ended_well(id, summary.outcome == RoundOutcome::Idle, now);
+                    self.roster.ended_well(id, summary.outcome == RoundOutcome::Idle && !summary.cut, now);
                     let freshness = self.roster.freshness(id);
                     self.post(id, &path, |status, now_ms| status.ended_well(summary, freshness, now_ms));
                 }
