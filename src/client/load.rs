@@ -47,6 +47,8 @@ pub struct LoadReport {
     pub go_on: Option<Place>,
     /// Rows from there on that are in the table as well: going on doubles them.
     pub rows_beyond: u64,
+    /// Rows from there on that may be in the table or not: an answer was lost, and the log could not be looked into.
+    pub rows_unsure: u64,
 }
 
 /// Appends all rows of `inputs`, in order. `watch` is called after each chunk, with the rows left out since the last call.
@@ -75,6 +77,7 @@ pub async fn load(
         elapsed_ms: 0,
         go_on: inputs.first().map(|input| Place { file: input.name(), line: options.from_line.max(1) }),
         rows_beyond: 0,
+        rows_unsure: 0,
     };
     let elapsed_ms = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let mut step = |report: &mut LoadReport, bad: &[String]| {
@@ -164,6 +167,7 @@ async fn append(writer: &mut Writer, rows: &ReadRows, report: &mut LoadReport) -
         && let Some(line) = line(row)
     {
         report.go_on = Some(Place { file: rows.source.name.clone(), line });
+        report.rows_unsure = writer.unsure_rows();
         report.rows_beyond = (writer.figures().rows - before).saturating_sub(u64::from(row));
     }
     appended.map_err(|error: Error| error.context(format!("append to `{}`", writer.table().path)))

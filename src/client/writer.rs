@@ -83,6 +83,8 @@ pub struct Writer {
     figures: WriterFigures,
     /// First row of the last append that is not acknowledged.
     missing: Option<u32>,
+    /// Rows of the last append that may be stored or not.
+    unsure: u64,
     /// An append ended without word on each of its batches: their sequence numbers may or may not be used up.
     broken: bool,
 }
@@ -111,11 +113,19 @@ struct Append<'a> {
     queues: BTreeMap<TableBucket, Queue>,
     /// Buckets whose first batch was sent without an answer that settles it.
     doubted: BTreeSet<TableBucket>,
+    /// Those of them whose log has not been looked into since.
+    open: BTreeSet<TableBucket>,
 }
 
 impl Append<'_> {
     fn first_missing(&self) -> Option<u32> {
         self.queues.values().filter_map(Queue::first_row).min()
+    }
+
+    /// Rows of which it is not known whether they are stored.
+    fn unsure(&self) -> u64 {
+        let batches = self.open.iter().filter_map(|bucket| self.queues.get(bucket)?.batches.front());
+        batches.map(|numbers| numbers.len() as u64).sum()
     }
 
     /// Where the first of the rows stands that `bucket` waits for.
@@ -150,6 +160,7 @@ impl Writer {
             assigners: Assigners::new(cluster, options.create_partitions),
             figures: WriterFigures::default(),
             missing: None,
+            unsure: 0,
             broken: false,
         })
     }
@@ -177,6 +188,13 @@ impl Writer {
     #[must_use]
     pub fn first_missing(&self) -> Option<u32> {
         self.missing
+    }
+
+    /// Rows from there on of which it is not known whether they are in the table: their answer was lost, and their log could not be
+    /// looked into.
+    #[must_use]
+    pub fn unsure_rows(&self) -> u64 {
+        self.unsure
     }
 
     /// Appends rows, with the columns of [`Writer::schema`], and returns when all of them are durable.
@@ -210,11 +228,12 @@ impl Writer {
                 hashed: BTreeMap::new(),
                 queues: BTreeMap::new(),
                 doubted: BTreeSet::new(),
+                open: BTreeSet::new(),
             };
             self.route(&mut append).await?;
             self.broken = true;
             let sent = self.send(&mut append).await;
-            self.missing = append.first_missing();
+            (self.missing, self.unsure) = (append.first_missing(), append.unsure());
             sent?;
         }
         self.missing = None;
@@ -282,18 +301,20 @@ impl Writer {
             for (bucket, offset) in &acknowledged {
                 self.settle(append, bucket, parcels.get(bucket), *offset);
             }
-            if let Some(error) = failure {
-                return Err(self.explained(append, &parcels, error).await);
-            }
             if !acknowledged.is_empty() {
                 (setbacks, retry) = (backoff(), again());
             }
-            if let Some(error) = doubt {
-                if let Err(error) = retry.after(error).await {
-                    return Err(self.explained(append, &parcels, error).await);
-                }
-                self.look(append, &parcels, unsure).await?;
+            append.open.extend(&unsure);
+            let end = match (failure, doubt) {
+                (None, Some(error)) => retry.after(error).await.err(),
+                (failure, _) => failure,
+            };
+            // At an end, too: from where a load goes on depends on what is stored.
+            let looked = self.look(append, &parcels, unsure).await;
+            if let Some(error) = end {
+                return if append.queues.is_empty() { Ok(()) } else { Err(self.explained(append, &parcels, error).await) };
             }
+            looked?;
             if !refused.is_empty() {
                 // Before an id is given up, once more: right after a restart a log may have shown too little.
                 let doubted = refused.keys().copied().filter(|bucket| append.doubted.contains(bucket)).collect();
@@ -331,6 +352,7 @@ impl Writer {
                 self.settle(append, bucket, parcels.get(bucket), None);
                 self.ends.insert(*bucket, end);
             }
+            append.open.remove(bucket);
         }
         Ok(())
     }

@@ -154,5 +154,11 @@ fn left(report: &LoadReport) -> String {
     if report.rows_beyond > 0 {
         text.push_str(&format!(", where {} rows from there on are in the table already", count(report.rows_beyond)));
     }
+    if report.rows_unsure > 0 {
+        text.push_str(&format!(
+            "; {} rows from there on may be in the table or not, as an answer was lost: look before going on",
+            count(report.rows_unsure)
+        ));
+    }
     text
 }

@@ -37,6 +37,8 @@ struct Store {
     refuse_stored: VecDeque<Code>,
     /// Whether to hang up after the next batch is stored.
     lose_answer: bool,
+    /// Whether logs can't be looked into.
+    blind: bool,
     /// How often a log was looked into.
     looked: usize,
     /// Whether to forget all writers with the next lost answer or refusal.
@@ -128,6 +130,9 @@ impl Store {
         let table = &request.tables_req[0];
         let asked = table.buckets_req[0];
         self.looked += 1;
+        if self.blind {
+            return Reply::HangUp;
+        }
         let place = (asked.partition_id, asked.bucket_id);
         let is_beyond = asked.fetch_offset > self.end(place);
         let raw = self.raw.get(&place).map(|(raw, _)| raw.clone()).unwrap_or_default();
@@ -402,6 +407,31 @@ async fn a_lost_answer_doubles_nothing_even_if_the_server_forgot_the_writer() {
         assert!(store.ids.values().all(|ids| ids.is_sorted()));
         assert!(store.looked > 0);
         assert_eq!(writer.figures().rows, u64::try_from(start + 20).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_answer_lost_at_the_end_is_looked_up_and_what_stays_open_is_counted() {
+    // Stored: the append is whole. Not stored: its rows are missing for sure. No look possible: nobody knows.
+    for (stored, blind, unsure) in [(true, false, 0), (false, false, 0), (true, true, 10)] {
+        let (mut writer, store) = writer(descriptor(false, false), WriterOptions::default()).await;
+        let batch = rows(&writer, 0..10, |_| "a");
+        writer.append(&batch).await.unwrap();
+        writer.append(&batch).await.unwrap();
+        writer.cluster.runtime().shutdown.cancel();
+        {
+            let mut store = store.lock().unwrap();
+            (store.lose_answer, store.blind) = (true, blind);
+            if !stored {
+                store.refuse = [Code::NETWORK_EXCEPTION].into();
+            }
+        }
+        let appended = writer.append(&batch).await;
+        let whole = stored && !blind;
+        assert_eq!(appended.is_ok(), whole, "{appended:?}");
+        assert_eq!((writer.first_missing(), writer.unsure_rows()), ((!whole).then_some(0), unsure), "{stored} {blind}");
+        assert_eq!(writer.figures().rows, if whole { 30 } else { 20 });
+        assert_eq!(store.lock().unwrap().rows(), if stored { 30 } else { 20 });
     }
 }
 
