@@ -16,7 +16,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 SHARED = pathlib.Path(os.environ["LAKEWARD_INTEROP_DIR"]).absolute()
-JARS = SHARED / "jars"
+JARS, CLASSES = (pathlib.Path(os.environ.get(f"LAKEWARD_INTEROP_{name}", "")) for name in ("JARS", "CLASSES"))
 CASES = {}
 
 
@@ -212,7 +212,7 @@ class World:
         paths = ":".join(f"{JARS}/{folder}/*" for folder in class_path)
         argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", "--add-opens=java.base/java.nio=ALL-UNNAMED",
                 f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
-                "-cp", f"{SHARED}/classes/{class_path[0]}:{paths}", main]
+                "-cp", f"{CLASSES}/{class_path[0]}:{paths}", main]
         return Lines(name, self.start(name, argv, shared=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
     def client(self, at, old=False, login=None):
