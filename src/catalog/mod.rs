@@ -60,31 +60,60 @@ pub async fn alter(warehouse: &Warehouse, before: &TableInfo, after: &TableInfo)
     warehouse.alter_table(&path.database, &path.table, |found| alterations(before, after, found)).await.map(|_| ())
 }
 
-/// Sets option `bucket` for partitions to come; the same count again is fine. A table without bucket key has no count in the lake.
+/// Brings option `bucket` of the lake table to `count`, for partitions to come: a change of its own kind, apart from those of schema
+/// and options, so that neither waits for the other (F4.4). A new schema file by create-if-absent, decided afresh when another writer
+/// was faster. The same count again is fine, and a table without bucket key has no count in the lake.
 ///
 /// # Errors
-/// `Unavailable`: call again; `Unsupported` names a lake format that can't hold several counts; `Data` when there is no lake table
-/// or another one.
+/// As [`check_rescale`] and [`bucket_change`]; `Unavailable`: the outcome is unknown, call again; `Data` when there is no lake table.
 ///
 /// Source: F4.4, architecture.md 4.
 pub async fn set_bucket_count(warehouse: &Warehouse, table: &TableInfo, count: i32) -> Result<()> {
-    check_format(table)?;
     if table.bucket_keys.is_empty() {
         return Ok(());
     }
+    check_counts(table)?;
     let path = lake_path(table)?;
     warehouse.alter_table(&path.database, &path.table, |found| bucket_change(table, count, found)).await.map(|_| ())
 }
 
+/// Whether a change of `bucket.num` could go to the table's lake at all, by what Fluss says alone: with a lake, on or off by now, and a
+/// bucket key, the lake's format has to hold partitions of several counts.
+///
+/// # Errors
+/// `Unsupported` with code 56 names the format and the reason.
+///
+/// Source: F4.6.
+pub fn check_rescale(table: &TableInfo) -> Result<()> {
+    let in_lake = table.properties.contains_key("table.datalake.enabled") && !table.bucket_keys.is_empty();
+    if in_lake { check_counts(table) } else { Ok(()) }
+}
+
+fn check_counts(table: &TableInfo) -> Result<()> {
+    let Some(format) = other_format(table) else { return Ok(()) };
+    Err(Error::unsupported(format!(
+        "`bucket.num` of `{}` can't be changed: its lake format `{format}` has one bucket count for a whole table, and its catalog \
+         takes no such change",
+        table.path
+    ))
+    .with_code(INVALID_ALTER_TABLE)
+    .with_hint(
+        "only lake format `paimon` holds partitions of several counts: load the rows into a new table with the count you want",
+    ))
+}
+
 fn check_format(table: &TableInfo) -> Result<()> {
-    match table.property("table.datalake.format") {
-        None | Some("paimon") => Ok(()),
-        Some(format) => Err(Error::unsupported(format!(
-            "lake format `{format}` of `{}`: it can't hold partitions with several bucket counts",
-            table.path
-        ))
-        .with_hint("use lake format `paimon`")),
+    match other_format(table) {
+        None => Ok(()),
+        Some(format) => {
+            Err(Error::unsupported(format!("lake format `{format}` of `{}`", table.path)).with_hint("use lake format `paimon`"))
+        }
     }
+}
+
+/// The table's lake format, unless it is Paimon's.
+fn other_format(table: &TableInfo) -> Option<&str> {
+    table.property("table.datalake.format").filter(|format| !format.eq_ignore_ascii_case("paimon"))
 }
 
 /// What makes `found` the lake table of `after`, when it was that of `before`, or is half-way.
@@ -190,16 +219,27 @@ fn additions(fit: &Fit) -> Vec<SchemaChange> {
     fit.missing.iter().map(add).collect()
 }
 
-/// What gives `found` the bucket count `count`.
+/// What gives `found` the bucket count `count`. Columns that an ADD COLUMN has not brought yet, or has brought already, don't matter.
 ///
 /// # Errors
-/// `Data` when `found` is not the lake table of `table`, the difference named.
+/// `Invalid` when the count is below 1; `Data` when `found` is not of fixed buckets, or not the lake table of `table`, every
+/// difference named.
 pub fn bucket_change(table: &TableInfo, count: i32, found: &TableSchema) -> Result<Vec<SchemaChange>> {
-    compatible(table, found)?;
-    let count = count.to_string();
-    let done = found.option("bucket") == Some(count.as_str());
-    let change = SchemaChange::Option { key: "bucket".to_owned(), value: Some(count) };
-    Ok(if done { Vec::new() } else { vec![change] })
+    if count < 1 {
+        return Err(Error::invalid(format!("bucket count `{count}` is below 1")).with_code(INVALID_ALTER_TABLE));
+    }
+    let now = found.option("bucket").unwrap_or("-1");
+    let Some(now) = now.trim().parse::<i32>().ok().filter(|now| *now > 0) else {
+        return Err(Error::data(format!(
+            "the lake table of `{}` has no fixed bucket count that could be changed: its option `bucket` is `{now}`, in Fluss `{}`",
+            table.path, table.bucket_count
+        ))
+        .with_hint(
+            "it is another table of that name, or was changed by hand: move it away, or take the Fluss table's lake off it",
+        ));
+    };
+    fit(table, found)?;
+    Ok(if now == count { vec![] } else { vec![SchemaChange::BucketCount(count)] })
 }
 
 #[cfg(test)]

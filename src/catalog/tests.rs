@@ -113,18 +113,97 @@ async fn formats_that_cannot_hold_several_counts_refuse_by_name_before_anything_
         let mut other = table(2);
         other.properties.insert("table.datalake.format".into(), format.into());
         let error = set_bucket_count(&warehouse, &other, 4).await.unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
-        assert!(error.to_string().contains(format), "{error}");
+        assert_eq!((error.kind(), error.code()), (Kind::Unsupported, Some(56)));
+        assert!(error.to_string().contains(format) && error.to_string().contains("one bucket count"), "{error}");
+        assert_eq!(check_rescale(&other).unwrap_err().chain(), error.chain(), "known without the lake");
+        other.properties.insert("table.datalake.enabled".into(), "false".into());
+        assert!(check_rescale(&other).is_err(), "off by now, but the lake has its table");
+        other.bucket_keys.clear();
+        check_rescale(&other).unwrap();
+        set_bucket_count(&warehouse, &other, 4).await.unwrap();
+        let mut never = TableInfo { properties: other.properties, ..table(2) };
+        never.properties.remove("table.datalake.enabled");
+        check_rescale(&never).unwrap();
     }
+    check_rescale(&table(2)).unwrap();
     assert_eq!(found(&warehouse).await.id, 0);
 }
 
+#[test]
+fn a_lake_table_without_fixed_buckets_or_of_somebody_else_keeps_what_it_has() {
+    let ours = lake_schema(&table(2)).unwrap();
+    let refused = |found: &TableSchema, count: i32| bucket_change(&table(2), count, found).unwrap_err();
+    for bucket in [None, Some("-1"), Some("-2"), Some("0"), Some("many")] {
+        let mut other = ours.clone();
+        other.options.remove("bucket");
+        other.options.extend(bucket.map(|bucket| ("bucket".to_owned(), bucket.to_owned())));
+        let error = refused(&other, 4);
+        let said = format!("`bucket` is `{}`", bucket.unwrap_or("-1"));
+        assert!(error.kind() == Kind::Data && error.chain().contains(&said), "{}", error.chain());
+        assert!(error.hint().is_some());
+    }
+    let mut other = ours.clone();
+    other.options.insert("bucket-key".into(), "day".into());
+    other.fields[0].name = "number".into();
+    let error = refused(&other, 4);
+    assert!(error.chain().contains("`bucket-key` is `day`") && error.chain().contains("`number`"), "{}", error.chain());
+    assert_eq!(refused(&ours, 0).code(), Some(56));
+    // Whatever it is by now, and also where columns have not come, or have come before Fluss has them.
+    for (count, changes) in [(2, vec![]), (1, vec![SchemaChange::BucketCount(1)]), (8, vec![SchemaChange::BucketCount(8)])] {
+        assert_eq!(bucket_change(&table(2), count, &ours).unwrap(), changes);
+        assert_eq!(bucket_change(&table(7), count, &ours).unwrap(), changes);
+        assert_eq!(bucket_change(&altered(&table(2)), count, &ours).unwrap(), changes);
+        assert_eq!(bucket_change(&table(2), count, &lake_schema(&altered(&table(2))).unwrap()).unwrap(), changes);
+    }
+}
+
+/// Repeats a call whose reply was lost, as its caller would.
+async fn until_told<T>(mut call: impl AsyncFnMut() -> Result<T>) -> T {
+    loop {
+        match call().await {
+            Err(error) if error.kind() == Kind::Unavailable => {}
+            told => break told.unwrap(),
+        }
+    }
+}
+
 #[tokio::test]
-async fn a_table_without_bucket_key_has_no_count_in_the_lake() {
-    let mut unaware = table(2);
-    unaware.bucket_keys.clear();
-    set_bucket_count(&warehouse(), &unaware, 4).await.unwrap();
-    assert_eq!(set_bucket_count(&warehouse(), &table(2), 4).await.unwrap_err().kind(), Kind::Data);
+async fn rescales_and_other_alterations_at_once_each_happen_once_and_lose_nothing() {
+    use crate::storage::Faults;
+    let mut last = std::collections::BTreeSet::new();
+    for seed in 0..60 {
+        let store = Store::in_memory();
+        let runtime = Runtime::simulated(seed, 1_700_000_000_000, 1 << 20);
+        create(&Warehouse::new(store.clone(), runtime.clone()), &table(2), true).await.unwrap();
+        let rng = runtime.rng.clone();
+        let faulty = Warehouse::new(store.with_faults(Faults::seeded(rng, 12)), runtime.clone());
+        let (before, after) = (table(2), altered(&table(2)));
+        // A user of the lake, who knows nothing of Fluss.
+        let owner = SchemaChange::Option { key: "owner".into(), value: Some("me".into()) };
+        let owned = |found: &TableSchema| Ok(if found.option("owner").is_none() { vec![owner.clone()] } else { vec![] });
+        tokio::join!(
+            until_told(async || set_bucket_count(&faulty, &before, 4).await),
+            until_told(async || set_bucket_count(&faulty, &before, 8).await),
+            until_told(async || alter(&faulty, &before, &after).await),
+            until_told(async || faulty.alter_table("demo", "orders", owned).await),
+        );
+        let clear = Warehouse::new(store, runtime);
+        let lake = clear.table("demo", "orders").await.unwrap().unwrap();
+        let mut schemas = vec![];
+        for id in 0..=lake.schema().id {
+            schemas.push((*lake.load_schema(id).await.unwrap()).clone());
+        }
+        for pair in schemas.windows(2) {
+            let counts = pair[0].option("bucket") != pair[1].option("bucket");
+            let columns = pair[0].fields != pair[1].fields;
+            let owner = pair[0].option("owner") != pair[1].option("owner");
+            assert_eq!(u8::from(counts) + u8::from(columns) + u8::from(owner), 1, "seed {seed}: each its own change: {pair:?}");
+        }
+        let newest = schemas.last().unwrap();
+        assert_eq!((newest.fields.len(), newest.option("owner")), (4, Some("me")), "seed {seed}");
+        last.insert(newest.option("bucket").unwrap().to_owned());
+    }
+    assert_eq!(last.into_iter().collect::<Vec<_>>(), ["4", "8"], "the last one counts, whichever it is");
 }
 
 #[tokio::test]

@@ -37,6 +37,8 @@ pub enum SchemaChange {
         /// The column that it comes before; `None` = at the end.
         before: Option<String>,
     },
+    /// Sets the bucket count of partitions to come: option `bucket`.
+    BucketCount(i32),
 }
 
 impl Warehouse {
@@ -138,17 +140,21 @@ fn altered(json: &str, id: i64, changes: &[SchemaChange], now_ms: i64) -> Result
     members.insert("timeMillis".to_owned(), now_ms.into());
     for change in changes {
         match change {
-            SchemaChange::Option { key, value } => {
-                let options = members.get_mut("options").and_then(Value::as_object_mut).ok_or_else(wrong)?;
-                match value {
-                    Some(text) => options.insert(key.clone(), text.as_str().into()),
-                    None => options.remove(key),
-                };
-            }
+            SchemaChange::Option { key, value } => set_option(members, key, value.as_deref()).ok_or_else(wrong)?,
             SchemaChange::AddColumn { field, before } => add_column(members, field, before.as_deref()).ok_or_else(wrong)?,
+            SchemaChange::BucketCount(count) => set_option(members, "bucket", Some(&count.to_string())).ok_or_else(wrong)?,
         }
     }
     serde_json::to_string_pretty(&value).map_err(|source| Error::internal("write schema").with_source(source))
+}
+
+fn set_option(members: &mut Map<String, Value>, key: &str, value: Option<&str>) -> Option<()> {
+    let options = members.get_mut("options")?.as_object_mut()?;
+    match value {
+        Some(text) => drop(options.insert(key.to_owned(), text.into())),
+        None => drop(options.remove(key)),
+    }
+    Some(())
 }
 
 fn add_column(members: &mut Map<String, Value>, field: &Field, before: Option<&str>) -> Option<()> {
