@@ -128,9 +128,9 @@ impl Unknown {
         self.0.last().is_some_and(|last| *last > id)
     }
 
-    /// Whether every try is settled as lost: then no snapshot can name the round's files.
-    pub(super) fn is_settled(&self) -> bool {
-        self.0.is_empty()
+    /// Tries that are not settled: while there are any, a snapshot may still come to name the round's files.
+    pub(super) fn open(&self) -> usize {
+        self.0.len()
     }
 }
 

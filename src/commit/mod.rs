@@ -14,12 +14,14 @@
 //! * **6 record** in Fluss, then look at the snapshot once more.
 //! * **7 unpin** what earlier rounds left (`pins`); our own pin stays as the standing one.
 //!
-//! Decisions are pure functions from facts to verdicts, told apart from the code that acts on them. Owns no data files: it
+//! Decisions are pure functions from facts to verdicts, told apart from the code that acts on them. What all of it promises stands in
+//! [`invariants`], and is asserted where it is cheap. Owns no data files: it
 //! tells the round whether they may be deleted ([`DataFiles`]). Imports no other stage. Caller: `round`.
 
 mod attempt;
 mod context;
 mod fault;
+pub mod invariants;
 mod pins;
 mod publish;
 mod recover;

@@ -7,8 +7,9 @@ use super::attempt::{Facts, Look, Unknown, look, mixed_totals};
 use super::context::{CommitContext, Entry, KEEP_ALL};
 use super::fault::Fault;
 use super::pins;
+use super::recovery::advance;
 use super::seen::{COMMIT_IDENTIFIER, COMMIT_USER, Properties, Seen};
-use super::{Base, CommitOutcome, DataFiles, RoundWork};
+use super::{Base, CommitOutcome, DataFiles, RoundWork, invariants};
 use crate::error::{Error, Kind, Result};
 use crate::lake::{CommitFacts, Delta, Published, Staged};
 use crate::model::{OffsetsFile, RoundId, SnapshotId};
@@ -33,7 +34,8 @@ pub async fn commit(context: &CommitContext, base: &Base, work: &RoundWork, leas
     match round.publish(lease).await {
         Ok((id, path)) => round.finish(id, &path).await,
         Err(error) => {
-            let files = if round.unknown.is_settled() { DataFiles::Unnamed } else { DataFiles::MayBeNamed };
+            let files =
+                if invariants::may_delete(false, round.unknown.open()) { DataFiles::Unnamed } else { DataFiles::MayBeNamed };
             round.discard_manifests(None).await;
             if files == DataFiles::Unnamed {
                 // A pin that stays only keeps the lake from expiring for a day.
@@ -239,6 +241,13 @@ impl<'a> Round<'a> {
             Err(error) if error.kind() == Kind::Data && context.newest().await? != newest => return Ok(None),
             built => built?,
         };
+        debug_assert_eq!(
+            self.promises(parent.as_ref(), &snapshot),
+            Ok(()),
+            "snapshot `{}` of round `{}`",
+            snapshot.id,
+            self.work.round
+        );
         context.runtime.fail.hit("commit.before_publish").await?;
         self.attempts += 1;
         // Counted as unknown before it is sent, so that no way out of here forgets it.
@@ -265,6 +274,19 @@ impl<'a> Round<'a> {
         // Who lost a race has no time for merging (P4.7).
         let staged = lake.stage(parent, delta, self.attempts == 0).await?;
         Ok((staged.snapshot(parent, self.facts(path, schema_id)?), staged))
+    }
+
+    /// What a snapshot of ours must keep, as far as it is cheap to tell (debug builds).
+    fn promises(&self, parent: Option<&Snapshot>, made: &Snapshot) -> invariants::Verdict {
+        let (before, after) = (&self.base.offsets, &self.offsets.offsets);
+        for (bucket, offset) in &before.0 {
+            invariants::bucket_goes_on(Some(*offset), after.get(*bucket))?;
+        }
+        if !self.context.table.has_primary_key() {
+            invariants::rows_fit(self.work.rows(), advance(before, after))?;
+        }
+        let below = parent.map_or(Some(0), |parent| parent.total_record_count);
+        invariants::stands_on(made.total_record_count, made.delta_record_count, below)
     }
 
     /// 5b (P8.5): the lake table is the same, its files still lie the same way, and no partition gets a second bucket total.
@@ -361,7 +383,17 @@ impl<'a> Round<'a> {
     async fn unpin_others(&self) -> Result<()> {
         let (context, now_ms) = (self.context, self.context.runtime.clock.now_ms());
         let pins = our_pins(context).await?;
-        for round in pins::removable(&pins, self.work.round, self.base.floor, &self.published, now_ms) {
+        let gone = pins::removable(&pins, self.work.round, self.base.floor, &self.published, now_ms);
+        debug_assert_eq!(
+            invariants::no_pin_left(
+                pins.iter()
+                    .filter(|pin| pin.round != self.work.round && !gone.contains(&pin.round))
+                    .map(|pin| invariants::PinFact { next_snapshot: pin.next_snapshot, over: self.published.contains(&pin.round) }),
+                self.base.floor
+            ),
+            Ok(())
+        );
+        for round in gone {
             context.lake.delete_pin(&pins::name_of(round)).await?;
         }
         Ok(())
@@ -372,11 +404,11 @@ impl<'a> Round<'a> {
         let lake = &self.context.lake;
         for (id, staged) in std::mem::take(&mut self.staged) {
             // Tries under one id differ in their lists alone, and any of them may have won.
-            if won.is_some_and(|won| won != id) || (won.is_none() && self.unknown.is_settled()) {
+            if won.is_some_and(|won| won != id) || (won.is_none() && invariants::may_delete(false, self.unknown.open())) {
                 drop(lake.discard_staged(&staged).await);
             }
         }
-        if let Some(delta) = self.delta.take().filter(|_| won.is_none() && self.unknown.is_settled()) {
+        if let Some(delta) = self.delta.take().filter(|_| invariants::may_delete(won.is_some(), self.unknown.open())) {
             drop(lake.discard_delta(&delta).await);
         }
     }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::fault::Fault;
+use super::invariants;
 use super::seen::{FlussMade, Seen, Told};
-use crate::model::{LakeOffsets, OffsetsFile, TableId};
+use crate::model::{BucketKey, LakeOffsets, OffsetsFile, TableId};
 
 /// Ids that the look for Java-made snapshots goes down at most: it only detects, and must not read a whole history each round.
 const JAVA_WALK_MAX: usize = 1000;
@@ -205,7 +206,7 @@ impl Facts {
         let Some((own, FlussMade { offsets: Told::Here(own_offsets), .. })) = own else { return Ok(()) };
         let rows = java.iter().filter_map(|seen| seen.delta).fold(0_i64, i64::saturating_add);
         let advance = advance(own_offsets, newest_offsets);
-        if rows > advance {
+        if invariants::rows_fit(rows, advance).is_err() {
             return Err(Step::Fault(Fault::Doubled { own: own.id, newest: newest.id, rows, advance }));
         }
         let mut before = (own.id, own_offsets);
@@ -231,13 +232,16 @@ impl Facts {
 }
 
 /// Sum over all buckets of how far `to` is beyond `from`; a bucket that `from` lacks counts from 0.
-fn advance(from: &LakeOffsets, to: &LakeOffsets) -> i64 {
+pub(super) fn advance(from: &LakeOffsets, to: &LakeOffsets) -> i64 {
     to.0.iter().map(|(bucket, end)| end.saturating_sub(from.get(*bucket).unwrap_or(0)).max(0)).fold(0_i64, i64::saturating_add)
 }
 
 /// The first bucket whose offset in `after` is below the one in `before`.
 pub(super) fn went_back(before: &LakeOffsets, after: &LakeOffsets) -> Option<String> {
-    before.0.iter().find(|(bucket, offset)| after.get(**bucket).unwrap_or(0) < **offset).map(|(bucket, offset)| {
+    let back = |(bucket, offset): &(&BucketKey, &i64)| {
+        invariants::bucket_goes_on(Some(**offset), Some(after.get(**bucket).unwrap_or(0))).is_err()
+    };
+    before.0.iter().find(back).map(|(bucket, offset)| {
         format!("{} from `{offset}` to `{}`", super::fault::bucket_name(*bucket), after.get(*bucket).unwrap_or(-1))
     })
 }

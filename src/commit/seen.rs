@@ -6,6 +6,7 @@ use std::io::Read;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
+use super::invariants;
 use crate::error::{Error, Result};
 use crate::model::{LakeOffsets, OffsetsFile, RoundId, TableId, TieringEpoch};
 use crate::paimon::Snapshot;
@@ -83,10 +84,7 @@ impl Seen {
 
     /// Whether it was built on `below`, the snapshot right below it. Totals that are not told prove nothing.
     pub(super) fn stands_on(&self, below: &Self) -> bool {
-        match (self.total, self.delta, below.total) {
-            (Some(total), Some(delta), Some(before)) => total.checked_sub(delta) == Some(before),
-            _ => true,
-        }
+        invariants::stands_on(self.total, self.delta, below.total).is_ok()
     }
 }
 
