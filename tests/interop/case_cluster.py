@@ -88,7 +88,7 @@ def nested(world):
     return f"{len(NESTED)} columns, {len(written)} rows"
 
 
-@case("crash", "SIGKILL between publish and record on the real cluster: the next service records first, no row twice, no round failed for it")
+@case("crash", "SIGKILL between publish and record on the real cluster: the next service records first, no row twice, no round failed for it", calm=True)
 def crash(world):
     cluster = world.cluster()
     client = world.client(cluster.address, old=True)

@@ -176,6 +176,6 @@ class Day:
 
 
 @case("life", "a day of life on the real cluster: five tables, daemon stopped and started, a column added, a lake folder away and back, a backfill beside it: "
-              "every row once, the four healthy tables within freshness + 2 s, `status` names the fifth's reason")
+              "every row once, the four healthy tables within freshness + 2 s, `status` names the fifth's reason", timed=True)
 def life(world):
     return Day(world).run()

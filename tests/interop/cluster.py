@@ -19,6 +19,13 @@ class Cluster:
         self.zookeeper, self.coordinator, self.tablet = free_port(), free_port(), free_port()
         self.address = f"127.0.0.1:{self.coordinator}"
 
+    def clear(self, world):
+        """Drops every table, so that the next case finds none. Their folders in the lake stay: names are a case's own."""
+        client = world.client(self.address)
+        for database in client.ask("databases"):
+            if database != "fluss":
+                client.ask("drop-database", db=database)
+
     def table(self, name):
         database, table = name.split(".")
         return self.warehouse / f"{database}.db" / table
@@ -28,7 +35,7 @@ def up(world, shared=True, settings=(), login=None):
     """Starts the cluster and waits until the coordinator names the tablet server. A cluster that is not shared ends with its case.
 
     `settings` are further lines of both `server.yaml`; `login` is (user, password): clients have to log in, the servers among themselves do not."""
-    c = Cluster((world.folder if shared else world.here) / "cluster")
+    c = Cluster(world.here / "cluster")  # what is shared lies with the case that asked first
     c.client = {}
     if login:
         user, password = login

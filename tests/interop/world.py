@@ -9,9 +9,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
+import traceback
+import typing
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
@@ -24,10 +25,17 @@ class Failed(Exception):
     """A case found something wrong."""
 
 
-def case(name, fact):
-    """Registers a function of the world as a case."""
+class Case(typing.NamedTuple):
+    fact: str
+    run: typing.Callable
+    timed: bool
+    calm: bool
+
+
+def case(name, fact, timed=False, calm=False):
+    """Registers a function of the world as a case. `timed`: it asserts seconds, and wants a quiet machine; `calm`: it mostly waits."""
     def register(function):
-        CASES[name] = (fact, function)
+        CASES[name] = Case(fact, function, timed, calm)
         return function
     return register
 
@@ -71,45 +79,64 @@ def free_port():
         return s.getsockname()[1]
 
 
-def _die_with_parent():
+def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing outlives us, whatever ends us
 
 
+def build():
+    """The binaries that `cargo test` builds too (with the same features of dependencies, so that nothing is built twice): the product, with fail points, and its tests."""
+    done = subprocess.run(["cargo", "test", "-q", "--no-run", "--test", "it", "--message-format", "json-render-diagnostics"], cwd=REPOSITORY, check=True,
+                          stdout=subprocess.PIPE)
+    made = [json.loads(line) for line in done.stdout.splitlines()]
+    return {artifact["target"]["name"]: artifact["executable"] for artifact in made if artifact.get("executable")}
+
+
 class World:
-    """Everything of one run. Processes are known by id and end with it."""
+    """Everything of one lane. Processes are known by id and end with it."""
 
     def __init__(self):
         runs = SHARED / "runs"
-        for old in runs.glob("*"):  # what failed is kept until the next run
-            if not pathlib.Path("/proc", old.name).exists():
+        for old in runs.glob("*"):  # what failed is kept for a day
+            if not pathlib.Path("/proc", old.name).exists() and old.stat().st_mtime < time.time() - 86_400:
                 shutil.rmtree(old, ignore_errors=True)
         self.folder = runs / str(os.getpid())
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        self.processes = []
-        self.parts = {}
+        self.processes, self.parts = [], {}
 
     @contextlib.contextmanager
     def case(self, name):
-        """Folder and log of a case; what the case started and did not share ends with it."""
+        """Folder and log of a case; what the case started and did not share ends with it, and so do its tables on the shared cluster.
+
+        What a failed case has shared ends too, so that no other depends on what it left."""
         self.here = self.folder / name
         self.here.mkdir()
         self.own, self.clients = [], []
-        with open(self.here / "case.log", "w") as log:
-            try:
-                yield log
-            finally:
-                for client in self.clients:
-                    with contextlib.suppress(Failed):
-                        client.ask("close")
-                for process in reversed(self.own):
-                    self.stop(process)
+        try:
+            yield
+            if "cluster" in self.parts:
+                self.parts["cluster"].clear(self)
+            for client in self.clients:
+                with contextlib.suppress(Failed):
+                    client.ask("close")
+        except BaseException:
+            with open(self.here / "case.log", "w") as log:
+                traceback.print_exc(file=log)
+            self.reset()
+            raise
+        finally:
+            for process in reversed(self.own):
+                self.stop(process)
 
-    def close(self, keep):
+    def reset(self):
+        """Ends everything."""
         for process in self.processes.copy():
             self.stop(process, kill=True)
-        if keep:
-            print(f"logs and data: {self.folder}", file=sys.stderr)
-        else:
+        self.parts = {}
+
+    def close(self, keep):
+        self.reset()
+        if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- processes
@@ -118,7 +145,7 @@ class World:
         """Starts a process with its output in NAME.log, in a session of its own."""
         log = open((folder or (self.folder if shared else self.here)) / f"{name}.log", "ab")
         process = subprocess.Popen(list(map(str, argv)), **{"stdin": subprocess.DEVNULL, "stdout": log, **options}, stderr=log,
-                                   start_new_session=True, preexec_fn=_die_with_parent)
+                                   start_new_session=True, preexec_fn=die_with_parent)
         log.close()
         process.log = log.name
         self.processes.append(process)
@@ -147,15 +174,7 @@ class World:
     # ---- the product
 
     def lakeward(self):
-        """The binary that `cargo test` builds too (with the same features of dependencies, so that nothing is built twice): it has fail points."""
-        def build():
-            if os.environ.get("LAKEWARD_BIN"):
-                return pathlib.Path(os.environ["LAKEWARD_BIN"]).absolute()
-            subprocess.run(["cargo", "test", "-q", "--no-run", "--test", "it"], cwd=REPOSITORY, check=True)
-            target = json.loads(subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=REPOSITORY, check=True,
-                                               stdout=subprocess.PIPE).stdout)["target_directory"]
-            return pathlib.Path(target) / "debug" / "lakeward"
-        return self.shared("lakeward", build)
+        return pathlib.Path(os.environ["LAKEWARD_BIN"]).absolute()
 
     def node(self, *flags):
         """A fresh `lakeward node` of this case."""

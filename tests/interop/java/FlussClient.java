@@ -33,6 +33,7 @@ public final class FlussClient {
         String at = q.get("at").getAsString(), cmd = q.get("cmd").getAsString();
         if (cmd.equals("close")) {
             Connection gone = connections.remove(at);
+            tables.keySet().removeIf(key -> key.startsWith(at + " "));
             if (gone != null) gone.close();
             return true;
         }
@@ -67,7 +68,7 @@ public final class FlussClient {
             case "create-partition": get(admin.createPartition(path, new PartitionSpec(Lines.pairs(q, "spec")), false)); return true;
             case "drop-partition": get(admin.dropPartition(path, new PartitionSpec(Lines.pairs(q, "spec")), false)); return true;
             case "partitions": return partitions(admin, path);
-            case "append": return append(c, path, q);
+            case "append": return append(c, at, path, q);
             case "upsert": return upsert(c, path, q);
             case "offsets": return offsets(admin, path, Lines.text(q, "which", "latest").equals("latest") ? new OffsetSpec.LatestSpec() : new OffsetSpec.EarliestSpec());
             case "scan": return scan(c, admin, path, q);
@@ -180,9 +181,9 @@ public final class FlussClient {
      * rows [[value…]…]; every N rows a flush with `flush-every`. What a rescale has turned away is sent again, as that error asks.
      * `writer` names a table that stays open, and knows the columns that there were at its first use.
      */
-    private Object append(Connection c, TablePath path, JsonObject q) throws Exception {
+    private Object append(Connection c, String at, TablePath path, JsonObject q) throws Exception {
         int every = Lines.number(q, "flush-every", 0), sent = 0;
-        String writer = Lines.text(q, "writer", null);
+        String writer = q.has("writer") ? at + " " + q.get("writer").getAsString() : null;
         Table kept = writer == null ? null : tables.get(writer), t = kept == null ? c.getTable(path) : kept;
         if (writer != null) tables.put(writer, t);
         try {
