@@ -100,6 +100,12 @@ impl TableSchema {
         self.types_of(&self.partition_keys)
     }
 
+    /// The primary key without the partition columns, in its order: what files are sorted by and `_MIN_KEY` holds (P7.3, D.5).
+    #[must_use]
+    pub fn trimmed_primary_keys(&self) -> Vec<String> {
+        self.primary_keys.iter().filter(|key| !self.partition_keys.contains(key)).cloned().collect()
+    }
+
     /// Types of the columns `names`.
     ///
     /// # Errors

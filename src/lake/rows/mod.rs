@@ -1,4 +1,7 @@
-//! Reading rows back, for checks: quickstart, tests, audits. Not a query engine: a file's batches are held in memory.
+//! Reading rows back, for checks: quickstart, tests, audits. Not a query engine: files are read whole, columns are all that is pruned.
+
+mod merge;
+mod run;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +11,18 @@ use arrow_array::types::TimestampNanosecondType;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast_with_options};
 use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, TimeUnit};
+use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
+pub use self::merge::MergeReader;
 use super::{LakeTable, PartitionFilter};
 use crate::error::{Error, Result};
 use crate::model::Field;
 use crate::paimon::{ManifestEntry, Snapshot, TableSchema, lake_arrow_field, path};
 
 /// A column of the table as it is now, and where a file has it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Column {
     now: Field,
     /// Name and type in the file; `None` when the column was added later.
@@ -25,41 +30,43 @@ struct Column {
 }
 
 impl LakeTable {
-    /// All rows of an append table's snapshot, file by file in manifest order: the columns `columns` (`None` = all) of the schema
-    /// that the table was opened with, in its order.
+    /// All rows of a snapshot: the columns `columns` (`None` = all) of the schema that the table was opened with, in its order.
+    /// Append tables file by file in manifest order, primary-key tables merged, bucket by bucket ([`MergeReader`]).
     ///
     /// In files of other schemas columns go by field id: what came later is NULL, another type is cast, what is gone is left out
     /// (P2.5). Sizes and row counts are checked against the manifests. Timestamps of precision 7–9 come as nanoseconds.
     ///
     /// # Errors
-    /// `Unavailable`; `Data` when a file is missing or contradicts its schema or manifest entry; `Unsupported` on primary-key tables,
-    /// deletion vectors, and where the type of a column changed in a way that can't be followed.
+    /// `Unavailable`; `Data` when a file is missing or contradicts its schema or manifest entry; `Unsupported` on deletion vectors,
+    /// merge engines other than deduplicate, and where the type of a column changed in a way that can't be followed.
     pub async fn read_rows(
         &self,
         snapshot: &Snapshot,
         filter: PartitionFilter<'_>,
         columns: Option<&[&str]>,
     ) -> Result<Vec<RecordBatch>> {
-        if !self.schema.primary_keys.is_empty() {
-            return Err(Error::unsupported("reading rows of primary-key tables"));
-        }
         if snapshot.index_manifest.is_some() {
             return Err(Error::unsupported("reading rows of tables with deletion vectors"));
         }
-        let mut schemas: BTreeMap<i64, (Arc<TableSchema>, Arc<[Column]>)> = BTreeMap::new();
+        let entries = self.live_entries(snapshot, filter).await?;
         let mut batches = Vec::new();
-        for entry in self.live_entries(snapshot, filter).await? {
-            let id = entry.file.schema_id;
-            let (schema, columns) = match schemas.get(&id) {
-                Some((schema, columns)) => (Arc::clone(schema), Arc::clone(columns)),
-                None => {
-                    let schema = self.load_schema(id).await?;
-                    let columns: Arc<[Column]> = self.columns_in(&schema, columns).into();
-                    schemas.insert(id, (Arc::clone(&schema), Arc::clone(&columns)));
-                    (schema, columns)
+        if self.schema.primary_keys.is_empty() {
+            let mut schemas = Schemas::default();
+            for entry in entries {
+                let (schema, columns) = schemas.of(self, entry.file.schema_id, columns).await?;
+                batches.extend(self.read_file(&schema, &entry, columns).await?);
+            }
+        } else {
+            let mut buckets: BTreeMap<_, Vec<ManifestEntry>> = BTreeMap::new();
+            for entry in entries {
+                buckets.entry((entry.partition.clone(), entry.bucket)).or_default().push(entry);
+            }
+            for files in buckets.into_values() {
+                let mut reader = self.merge_files(files, columns).await?;
+                while let Some(batch) = reader.next_batch().await? {
+                    batches.push(batch);
                 }
-            };
-            batches.extend(self.read_file(&schema, &entry, columns).await?);
+            }
         }
         Ok(batches)
     }
@@ -73,44 +80,76 @@ impl LakeTable {
 
     /// `schema` is the one that the file was written with.
     async fn read_file(&self, schema: &TableSchema, entry: &ManifestEntry, columns: Arc<[Column]>) -> Result<Vec<RecordBatch>> {
+        let (place, bytes) = self.file_bytes(schema, entry).await?;
+        let decoded = move || open(bytes, &columns, &[])?.map(|batch| shape(&batch.map_err(arrow_fault)?, &columns)).collect();
+        let batches: Result<Vec<RecordBatch>> = self.runtime.encoders.run(decoded).await?;
+        let batches = batches.map_err(|error| self.at(error, &place))?;
+        check_rows(batches.iter().map(RecordBatch::num_rows).sum(), entry).map_err(|error| self.at(error, &place))?;
+        Ok(batches)
+    }
+
+    /// Place and bytes of a data file, whose size is what the manifest says.
+    async fn file_bytes(&self, schema: &TableSchema, entry: &ManifestEntry) -> Result<(String, Bytes)> {
         let place = path::data_file(schema, entry)?;
         let bytes = self.store.get_existing(&self.object(&place)).await?;
         if i64::try_from(bytes.len()).ok() != Some(entry.file.file_size) {
             let error = Error::data(format!("file has {} bytes, its manifest says {}", bytes.len(), entry.file.file_size));
             return Err(self.at(error, &place));
         }
-        let batches = self.runtime.encoders.run(move || decode(bytes, &columns)).await?.map_err(|error| self.at(error, &place))?;
-        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        if i64::try_from(rows).ok() != Some(entry.file.row_count) {
-            let error = Error::data(format!("file has {rows} rows, its manifest says {}", entry.file.row_count));
-            return Err(self.at(error, &place));
-        }
-        Ok(batches)
+        Ok((place, bytes))
     }
 }
 
-fn decode(bytes: bytes::Bytes, columns: &[Column]) -> Result<Vec<RecordBatch>> {
+/// Schemas that files were written with, and where they have the wanted columns.
+#[derive(Debug, Default)]
+struct Schemas(BTreeMap<i64, (Arc<TableSchema>, Arc<[Column]>)>);
+
+impl Schemas {
+    async fn of(&mut self, table: &LakeTable, id: i64, names: Option<&[&str]>) -> Result<(Arc<TableSchema>, Arc<[Column]>)> {
+        if let Some((schema, columns)) = self.0.get(&id) {
+            return Ok((Arc::clone(schema), Arc::clone(columns)));
+        }
+        let schema = table.load_schema(id).await?;
+        let columns: Arc<[Column]> = table.columns_in(&schema, names).into();
+        self.0.insert(id, (Arc::clone(&schema), Arc::clone(&columns)));
+        Ok((schema, columns))
+    }
+}
+
+fn check_rows(rows: usize, entry: &ManifestEntry) -> Result<()> {
+    match i64::try_from(rows).ok() == Some(entry.file.row_count) {
+        true => Ok(()),
+        false => Err(Error::data(format!("file has {rows} rows, its manifest says {}", entry.file.row_count))),
+    }
+}
+
+fn arrow_fault(source: arrow_schema::ArrowError) -> Error {
+    Error::data("read parquet").with_source(source)
+}
+
+/// A reader of the stored ones among `columns`, and of columns with the names `more`.
+fn open(bytes: Bytes, columns: &[Column], more: &[&str]) -> Result<ParquetRecordBatchReader> {
     let fault = |source: parquet::errors::ParquetError| Error::data("read parquet").with_source(source);
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(fault)?;
     // By place: a nested column is all its leaves, and a name may hold a dot.
     let stored = |name: &str| columns.iter().any(|column| column.stored.as_ref().is_some_and(|stored| stored.name == name));
     let roots = builder.parquet_schema().root_schema().get_fields().iter().enumerate();
-    let picked: Vec<usize> = roots.filter(|(_, field)| stored(field.name())).map(|(index, _)| index).collect();
+    let picked: Vec<usize> =
+        roots.filter(|(_, field)| stored(field.name()) || more.contains(&field.name())).map(|(index, _)| index).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), picked);
-    let reader = builder.with_projection(mask).build().map_err(fault)?;
-    reader
-        .map(|batch| {
-            let batch = batch.map_err(|source| Error::data("read parquet").with_source(source))?;
-            let found = columns.iter().map(|column| {
-                let values = value_of(column, &batch).map_err(|error| error.context(format!("column `{}`", column.now.name)))?;
-                Ok((ArrowField::new(&column.now.name, values.data_type().clone(), true), values))
-            });
-            let (fields, arrays): (Vec<_>, Vec<_>) = found.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-            let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-            RecordBatch::try_new_with_options(Arc::new(ArrowSchema::new(fields)), arrays, &options)
-                .map_err(|source| Error::internal("columns of a file").with_source(source))
-        })
-        .collect()
+    builder.with_projection(mask).build().map_err(fault)
+}
+
+/// A batch of a file as the table has it now.
+fn shape(batch: &RecordBatch, columns: &[Column]) -> Result<RecordBatch> {
+    let found = columns.iter().map(|column| {
+        let values = value_of(column, batch).map_err(|error| error.context(format!("column `{}`", column.now.name)))?;
+        Ok((ArrowField::new(&column.now.name, values.data_type().clone(), true), values))
+    });
+    let (fields, arrays): (Vec<_>, Vec<_>) = found.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(Arc::new(ArrowSchema::new(fields)), arrays, &options)
+        .map_err(|source| Error::internal("columns of a file").with_source(source))
 }
 
 /// The values of one column in a batch of a file, as the table has them now.

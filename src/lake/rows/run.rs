@@ -1,0 +1,254 @@
+//! One sorted run of a primary-key bucket: files one after the other in key order, block by block (P7.3, P7.4, P9.1).
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Float64Type, Int8Type};
+use arrow_array::{Array, ArrayRef, Int8Array, RecordBatch};
+use arrow_cast::cast;
+use arrow_row::{OwnedRow, RowConverter, Rows, SortField};
+use arrow_schema::DataType as ArrowType;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
+
+use super::{Column, arrow_fault, check_rows, open, shape};
+use crate::error::{Error, Result};
+use crate::lake::LakeTable;
+use crate::model::Datum;
+use crate::paimon::{ManifestEntry, TableSchema, lake_arrow_field};
+
+const SEQUENCE: &str = "_SEQUENCE_NUMBER";
+const KIND: &str = "_VALUE_KIND";
+
+/// How rows of a table are compared: by key, then by what decides between versions.
+#[derive(Debug)]
+pub(super) struct Order {
+    key_names: Vec<String>,
+    keys: RowConverter,
+    /// `sequence.field`, compared before the sequence number.
+    version_names: Vec<String>,
+    versions: RowConverter,
+}
+
+impl Order {
+    pub(super) fn of(schema: &TableSchema, version_names: Vec<String>) -> Result<Self> {
+        let fields = |names: &[String]| {
+            let field = |name: &String| {
+                let field =
+                    schema.field(name).ok_or_else(|| Error::data(format!("schema {} has no column `{name}`", schema.id)))?;
+                Ok(SortField::new(lake_arrow_field(field)?.data_type().clone()))
+            };
+            names.iter().map(field).collect::<Result<Vec<_>>>()
+        };
+        let fault = |source| Error::unsupported("merging by a key of this type").with_source(source);
+        let key_names = schema.trimmed_primary_keys();
+        let keys = RowConverter::new(fields(&key_names)?).map_err(fault)?;
+        let mut version_fields = fields(&version_names)?;
+        version_fields.push(SortField::new(ArrowType::Int64));
+        let versions = RowConverter::new(version_fields).map_err(fault)?;
+        Ok(Self { key_names, keys, version_names, versions })
+    }
+
+    /// Columns that merging needs beside those that are asked for.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.key_names.iter().chain(&self.version_names).map(String::as_str)
+    }
+
+    fn block(&self, stored: &RecordBatch, columns: &[Column]) -> Result<Block> {
+        let batch = shape(stored, columns)?;
+        let system = |name: &str, data_type: &ArrowType| {
+            let values = stored.column_by_name(name).ok_or_else(|| Error::data(format!("no column `{name}`")))?;
+            let values = cast(values, data_type).map_err(arrow_fault)?;
+            if values.null_count() > 0 { Err(Error::data(format!("column `{name}` has NULLs"))) } else { Ok(values) }
+        };
+        let picked = |names: &[String]| {
+            let column =
+                |name: &String| batch.column_by_name(name).map(one_nan).ok_or_else(|| Error::internal("a key column is not there"));
+            names.iter().map(column).collect::<Result<Vec<_>>>()
+        };
+        let fault = |source| Error::internal("compare rows").with_source(source);
+        let keys = self.keys.convert_columns(&picked(&self.key_names)?).map_err(fault)?;
+        let mut versions = picked(&self.version_names)?;
+        versions.push(system(SEQUENCE, &ArrowType::Int64)?);
+        let versions = self.versions.convert_columns(&versions).map_err(fault)?;
+        let kinds = system(KIND, &ArrowType::Int8)?.as_primitive::<Int8Type>().clone();
+        if let Some(kind) = kinds.values().iter().find(|kind| !(0..=3).contains(*kind)) {
+            return Err(Error::data(format!("row kind {kind}")));
+        }
+        if let Some(at) = (1..keys.num_rows()).find(|at| keys.row(at - 1) >= keys.row(*at)) {
+            return Err(Error::data(format!(
+                "row {at} of a block is not above the one before it: the file is not sorted by its key"
+            )));
+        }
+        Ok(Block { batch, keys, versions, kinds, at: 0 })
+    }
+}
+
+/// Java knows one NaN, above everything; Arrow's order has negative ones below.
+fn one_nan(values: &ArrayRef) -> ArrayRef {
+    match values.data_type() {
+        ArrowType::Float32 => {
+            let one = |value: f32| if value.is_nan() { f32::NAN } else { value };
+            Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
+        }
+        ArrowType::Float64 => {
+            let one = |value: f64| if value.is_nan() { f64::NAN } else { value };
+            Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(one))
+        }
+        _ => Arc::clone(values),
+    }
+}
+
+/// Decoded rows of a file, and where the merge stands in them.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) batch: RecordBatch,
+    keys: Rows,
+    versions: Rows,
+    kinds: Int8Array,
+    pub(super) at: usize,
+}
+
+impl Block {
+    pub(super) fn key(&self) -> arrow_row::Row<'_> {
+        self.keys.row(self.at)
+    }
+
+    pub(super) fn version(&self) -> arrow_row::Row<'_> {
+        self.versions.row(self.at)
+    }
+
+    /// −U and −D take the key away.
+    pub(super) fn retracts(&self) -> bool {
+        self.kinds.values().get(self.at).is_some_and(|kind| kind % 2 == 1)
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.at >= self.keys.num_rows()
+    }
+}
+
+/// A file of a run.
+#[derive(Debug)]
+pub(super) struct RunFile {
+    pub(super) entry: ManifestEntry,
+    pub(super) schema: Arc<TableSchema>,
+    pub(super) columns: Arc<[Column]>,
+}
+
+struct Open {
+    file: RunFile,
+    place: String,
+    reader: ParquetRecordBatchReader,
+    rows: usize,
+}
+
+/// The files of a run that are still to be read. One is open at a time: its bytes and a decoded block are held.
+pub(super) struct Run {
+    files: VecDeque<RunFile>,
+    open: Option<Open>,
+    last: Option<OwnedRow>,
+}
+
+impl Run {
+    /// Reads the next block with rows; `None` at the end.
+    pub(super) async fn next_block(&mut self, table: &LakeTable, order: &Arc<Order>) -> Result<Option<Block>> {
+        loop {
+            let mut open = match self.open.take() {
+                Some(open) => open,
+                None => match self.files.pop_front() {
+                    Some(file) => open_file(table, file).await?,
+                    None => return Ok(None),
+                },
+            };
+            let order = Arc::clone(order);
+            let (open, block) = table
+                .runtime
+                .encoders
+                .run(move || {
+                    let block = open.reader.next().map(|stored| order.block(&stored.map_err(arrow_fault)?, &open.file.columns));
+                    (open, block.transpose())
+                })
+                .await?;
+            let at = |error| table.at(error, &open.place);
+            let Some(block) = block.map_err(at)? else {
+                check_rows(open.rows, &open.file.entry).map_err(at)?;
+                continue;
+            };
+            let rows = block.keys.num_rows();
+            if rows > 0 {
+                if self.last.as_ref().is_some_and(|last| last.row() >= block.keys.row(0)) {
+                    return Err(at(Error::data("its keys do not follow those before: the run is not sorted")));
+                }
+                self.last = Some(block.keys.row(rows - 1).owned());
+            }
+            self.open = Some(Open { rows: open.rows + rows, ..open });
+            if rows > 0 {
+                return Ok(Some(block));
+            }
+        }
+    }
+}
+
+async fn open_file(table: &LakeTable, file: RunFile) -> Result<Open> {
+    let (place, bytes) = table.file_bytes(&file.schema, &file.entry).await?;
+    let columns = Arc::clone(&file.columns);
+    let reader = table.runtime.encoders.run(move || open(bytes, &columns, &[SEQUENCE, KIND])).await?;
+    let reader = reader.map_err(|error| table.at(error, &place))?;
+    Ok(Open { file, place, reader, rows: 0 })
+}
+
+/// The runs of a bucket: each file of level 0 is one, and so is each level above (P9.1). In the order of the manifest, upper levels first.
+pub(super) fn runs_of(files: Vec<RunFile>) -> Result<Vec<Run>> {
+    let mut levels: BTreeMap<i32, Vec<RunFile>> = BTreeMap::new();
+    for file in files {
+        levels.entry(file.entry.file.level).or_default().push(file);
+    }
+    let run = |files: VecDeque<RunFile>| Run { files, open: None, last: None };
+    let zero = levels.remove(&0).unwrap_or_default();
+    let mut runs = Vec::new();
+    for files in levels.into_values().rev() {
+        let key_of = |file: RunFile| {
+            let types = file.schema.types_of(&file.schema.trimmed_primary_keys())?;
+            Ok((file.entry.file.min_key.read(&types)?, file))
+        };
+        let mut keyed = files.into_iter().map(key_of).collect::<Result<Vec<_>>>()?;
+        keyed.sort_by(|(one, _), (other, _)| compare_keys(one, other));
+        runs.push(run(keyed.into_iter().map(|(_, file)| file).collect()));
+    }
+    runs.extend(zero.into_iter().map(|file| run(VecDeque::from([file]))));
+    Ok(runs)
+}
+
+fn compare_keys(one: &[Option<Datum>], other: &[Option<Datum>]) -> Ordering {
+    let compare = |(one, other): (&Option<Datum>, &Option<Datum>)| match (one, other) {
+        (Some(one), Some(other)) => compare(one, other),
+        (one, other) => one.is_some().cmp(&other.is_some()),
+    };
+    one.iter().zip(other).map(compare).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+/// Order of key values (P7.4). Values of different types do not meet: the types of a key never change.
+fn compare(one: &Datum, other: &Datum) -> Ordering {
+    let floats = |one: f64, other: f64| match (one.is_nan(), other.is_nan()) {
+        (false, false) => one.total_cmp(&other),
+        (one, other) => one.cmp(&other),
+    };
+    match (one, other) {
+        (Datum::Boolean(one), Datum::Boolean(other)) => one.cmp(other),
+        (Datum::TinyInt(one), Datum::TinyInt(other)) => one.cmp(other),
+        (Datum::SmallInt(one), Datum::SmallInt(other)) => one.cmp(other),
+        (Datum::Int(one), Datum::Int(other)) | (Datum::Date(one), Datum::Date(other)) | (Datum::Time(one), Datum::Time(other)) => {
+            one.cmp(other)
+        }
+        (Datum::BigInt(one), Datum::BigInt(other)) => one.cmp(other),
+        (Datum::Float(one), Datum::Float(other)) => floats(f64::from(*one), f64::from(*other)),
+        (Datum::Double(one), Datum::Double(other)) => floats(*one, *other),
+        (Datum::Decimal { unscaled: one, .. }, Datum::Decimal { unscaled: other, .. }) => one.cmp(other),
+        (Datum::String(one), Datum::String(other)) => one.cmp(other),
+        (Datum::Bytes(one), Datum::Bytes(other)) => one.cmp(other),
+        (Datum::Timestamp { millis: one, nanos: a }, Datum::Timestamp { millis: other, nanos: b }) => (one, a).cmp(&(other, b)),
+        _ => Ordering::Equal,
+    }
+}
