@@ -10,6 +10,8 @@ ZOOKEEPER = "org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.quor
 COORDINATOR = "org.apache.fluss.server.coordinator.CoordinatorServer"
 TABLET = "org.apache.fluss.server.tablet.TabletServer"
 
+DOORS = ("JOB", "ZOMBIE")
+
 
 class Cluster:
     def __init__(self, folder):
@@ -18,6 +20,8 @@ class Cluster:
         self.remote = self.folder / "remote"
         self.zookeeper, self.coordinator, self.tablet = free_port(), free_port(), free_port()
         self.address = f"127.0.0.1:{self.coordinator}"
+        # Further listeners, whose clients are told another address of the coordinator: a case may put a proxy there, for all calls of one program.
+        self.doors = {name: (free_port(), free_port()) for name in DOORS}
 
     def clear(self, world):
         """Drops every table, so that the next case finds none. Their folders in the lake stay: names are a case's own."""
@@ -52,8 +56,13 @@ def up(world, shared=True, settings=(), login=None):
         internal = f", INTERNAL://127.0.0.1:{inside}" if login else ""
         if name == "coordinator":
             c.open_address = f"127.0.0.1:{inside}"  # no login there
+        doors = "".join(f", {door}://127.0.0.1:{inner if name == 'coordinator' else free_port()}" for door, (_, inner) in c.doors.items())
+        if name == "coordinator":
+            settings_here = [*settings, "advertised.listeners: " + ", ".join(f"{door}://127.0.0.1:{outer}" for door, (outer, _) in c.doors.items())]
+        else:
+            settings_here = settings
         (c.folder / f"conf/{name}/server.yaml").write_text(f"""zookeeper.address: 127.0.0.1:{c.zookeeper}
-bind.listeners: FLUSS://127.0.0.1:{port}{internal}
+bind.listeners: FLUSS://127.0.0.1:{port}{internal}{doors}
 tablet-server.id: 0
 default.bucket.number: 1
 default.replication.factor: 1
@@ -62,7 +71,7 @@ remote.data.dir: file://{c.folder}/remote
 datalake.format: paimon
 datalake.paimon.metastore: filesystem
 datalake.paimon.warehouse: {c.warehouse}
-""" + "".join(f"{line}\n" for line in settings))
+""" + "".join(f"{line}\n" for line in settings_here))
 
     def java(name, heap, main, *args):
         argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "--add-opens=java.base/java.nio=ALL-UNNAMED", f"-Djava.io.tmpdir={c.folder}/tmp",

@@ -111,7 +111,7 @@ class World:
         What a failed case has shared ends too, so that no other depends on what it left."""
         self.here = self.folder / name
         self.here.mkdir()
-        self.own, self.clients = [], []
+        self.own, self.clients, self.closing = [], [], []
         try:
             yield
             if "cluster" in self.parts:
@@ -127,6 +127,8 @@ class World:
         finally:
             for process in reversed(self.own):
                 self.stop(process)
+            for close in self.closing:
+                close()
 
     def reset(self):
         """Ends everything."""

@@ -1,4 +1,5 @@
 import com.google.gson.*;
+import java.time.Duration;
 import java.time.LocalDateTime;
 import java.util.*;
 import org.apache.paimon.Snapshot;
@@ -7,6 +8,7 @@ import org.apache.paimon.disk.IOManager;
 import org.apache.paimon.fs.Path;
 import org.apache.paimon.fs.local.LocalFileIO;
 import org.apache.paimon.manifest.ManifestEntry;
+import org.apache.paimon.options.ExpireConfig;
 import org.apache.paimon.predicate.Predicate;
 import org.apache.paimon.predicate.PredicateBuilder;
 import org.apache.paimon.reader.RecordReaderIterator;
@@ -41,6 +43,9 @@ public final class PaimonReader {
             case "files": return files(table);
             case "read": return read(table, q);
             case "append": return append(table, q.getAsJsonArray("rows"));
+            case "roll-back": table.rollbackTo(q.get("snapshot").getAsLong()); return true;
+            case "expire": // all but the newest, as far as consumers let it
+                return table.newExpireSnapshots().config(ExpireConfig.builder().snapshotRetainMin(1).snapshotRetainMax(1).snapshotTimeRetain(Duration.ZERO).build()).expire();
             default: throw new IllegalArgumentException("no command " + q);
         }
     }

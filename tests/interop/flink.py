@@ -1,0 +1,49 @@
+"""The real Flink tiering job (Fluss 0.9.1, Flink 1.20.3, Paimon 1.3.1) in one JVM with a mini cluster. It reaches the coordinator through a proxy.
+
+In the jars: the Hadoop jar holds old copies of other libraries, so it comes last on the class path."""
+import os
+
+from proxy import Proxy
+from world import CLASSES, HERE, JARS, check, tail
+
+OPENS = "lang lang.invoke lang.reflect io net nio text time util util.concurrent util.concurrent.atomic util.concurrent.locks".split()
+
+
+class Job:
+    """A job that asks for no table until it is told to: `proxy.asks`."""
+
+    def __init__(self, world, cluster, name, parallelism=1):
+        self.world, self.cluster, self.name = world, cluster, name
+        self.listen, target = cluster.doors[name]
+        self.proxy = Proxy(self.listen, target)
+        self.parallelism = parallelism
+        world.closing.append(self.proxy.close)
+        self.start()
+
+    def start(self):
+        """Starts it, for the first time or again."""
+        temp = self.world.here / f"{self.name}-tmp"
+        temp.mkdir(exist_ok=True)
+        self.proxy.held.clear()
+        argv = ["java", "-Xmx400m", "-XX:MaxDirectMemorySize=300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", f"-Djava.io.tmpdir={temp}",
+                *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in [*(f"java.{p}" for p in OPENS), "sun.nio.ch", "sun.net.util"]),
+                f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
+                f"-Dlakeward.parallelism={self.parallelism}",
+                "-cp", f"{CLASSES}/flink:{JARS}/flink/*:{JARS}/log/*:{JARS}/plugins/paimon/*", "TieringJob",
+                "--fluss.bootstrap.servers", f"127.0.0.1:{self.listen}", "--fluss.tiering.poll.table.interval", "300ms",
+                "--datalake.format", "paimon", "--datalake.paimon.metastore", "filesystem", "--datalake.paimon.warehouse", self.cluster.warehouse]
+        self.process = self.world.start(self.name, argv, env={**os.environ, "LAKEWARD_INTEROP_LOG_LEVEL": "INFO"})
+
+    def kill(self):
+        """SIGKILL: what the proxy holds of it never arrives. The ids of the tables that it had in hand."""
+        self.world.stop(self.process, kill=True)
+        for hold in list(self.proxy.holds.values()):
+            hold.drop()
+        return sorted(self.proxy.held)
+
+    def rests(self):
+        """Waits until it has nothing in hand."""
+        self.proxy.wait(30, "rest of the Flink job", lambda: not self.proxy.held)
+
+    def works(self):
+        check(self.process.poll() is None, f"the Flink job ended with {self.process.returncode}: {tail(self.process.log)}")
