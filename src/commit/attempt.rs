@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Base;
 use super::fault::Fault;
+use super::rules::Rule;
 use super::seen::Seen;
+use super::{Base, Options};
 use crate::lake::LivePartition;
 use crate::model::RoundId;
 use crate::paimon::BinaryRow;
@@ -18,6 +19,8 @@ pub(super) struct Facts<'a> {
     pub(super) newest: i64,
     /// Snapshots read; `None` = missing.
     pub(super) snapshots: BTreeMap<i64, Option<Seen>>,
+    /// Which rules hold: all, outside tests.
+    pub(super) options: Options,
 }
 
 /// What an attempt does next.
@@ -51,7 +54,7 @@ impl Facts<'_> {
                 return Ok(Look::Published(id));
             }
         }
-        if self.newest < base.id {
+        if self.newest < base.id && self.holds(Rule::NewestBelowBase) {
             return Ok(Look::Fault(Fault::NewestBelow { newest: self.newest, known: base.id }));
         }
         if base.id > 0 {
@@ -59,8 +62,9 @@ impl Facts<'_> {
         }
         for id in base.floor + 1..=self.newest {
             match self.snapshot(id)? {
+                None if !self.holds(Rule::MissingAbove) => {}
                 None => return Ok(Look::Stale(format!("snapshot `{id}` has expired since this round looked"))),
-                Some(seen) if seen.fluss.is_some() => {
+                Some(seen) if seen.fluss.is_some() && self.holds(Rule::FlussMadeAbove) => {
                     return Ok(Look::Stale(format!(
                         "somebody else has tiered since this round's base `{}`: snapshot `{id}`",
                         base.id
@@ -76,15 +80,21 @@ impl Facts<'_> {
         Ok(Look::Free)
     }
 
+    fn holds(&self, rule: Rule) -> bool {
+        self.options.holds(rule)
+    }
+
     fn check_base(&self) -> Result<(), Look> {
         let base = self.base;
         let now = self.snapshot(base.id)?;
         match (&base.delta_list, now) {
             (None, None) => return Ok(()),
+            (Some(_), None) if !self.holds(Rule::BaseGone) => return Ok(()),
             (Some(_), None) => {
                 return Err(Look::Stale(format!("the base snapshot `{}` has expired since this round looked", base.id)));
             }
             (Some(was), Some(now)) if *was == now.delta_list => {}
+            (_, Some(_)) if !self.holds(Rule::BaseIdentity) => {}
             (was, Some(now)) => {
                 return Err(Look::Fault(Fault::BaseReplaced {
                     base: base.id,
@@ -97,6 +107,7 @@ impl Facts<'_> {
             && base.id < self.newest
             && let Some(above) = self.snapshot(base.id + 1)?
             && !above.stands_on(now)
+            && self.holds(Rule::Standing)
         {
             return Err(Look::Fault(Fault::not_standing(above, now)));
         }
@@ -116,6 +127,11 @@ impl Unknown {
     /// A try under this id had no clear outcome.
     pub(super) fn add(&mut self, id: i64) {
         self.0.insert(id);
+    }
+
+    /// Whether a try under this id has no clear outcome yet.
+    pub(super) fn has(&self, id: i64) -> bool {
+        self.0.contains(&id)
     }
 
     /// Settles what `facts` settles: a snapshot that is there and not ours can't become ours.

@@ -26,6 +26,7 @@ mod pins;
 mod publish;
 mod recover;
 mod recovery;
+mod rules;
 mod seen;
 #[cfg(test)]
 mod testing;
@@ -40,6 +41,8 @@ use crate::paimon::{BinaryRow, EntryKind, ManifestEntry};
 pub use context::CommitContext;
 pub use publish::{commit, keep_standing_pin};
 pub use recover::recover;
+#[doc(hidden)]
+pub use rules::Rule;
 pub use seen::{COMMIT_IDENTIFIER, COMMIT_USER};
 
 /// Bounds of the commit stage.
@@ -56,6 +59,9 @@ pub struct Options {
     pub unknown_pause: Duration,
     /// A round older than this publishes no more: its files could be swept as orphans.
     pub round_age_max: Duration,
+    /// Switched off by a test.
+    #[doc(hidden)]
+    pub off: Option<Rule>,
 }
 
 impl Default for Options {
@@ -66,6 +72,7 @@ impl Default for Options {
             pause_max: Duration::from_secs(5),
             unknown_pause: Duration::from_secs(3),
             round_age_max: Duration::from_secs(12 * 60 * 60),
+            off: None,
         }
     }
 }

@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::Options;
+use super::rules::Rule;
 use crate::model::RoundId;
 
 /// Pins of dead rounds go after this long: no living round is older (a round gives up after 12 h).
@@ -43,10 +45,20 @@ pub(super) struct Pin {
 ///
 /// A pin goes if its own floor lies below ours (so that two rounds can never remove each other's) and its round has published
 /// (`published`: ids in snapshots that we read) or the pin is too old for a living one.
-pub(super) fn removable(pins: &[Pin], own: RoundId, floor: i64, published: &BTreeSet<RoundId>, now_ms: i64) -> Vec<RoundId> {
+pub(super) fn removable(
+    pins: &[Pin],
+    own: RoundId,
+    floor: i64,
+    published: &BTreeSet<RoundId>,
+    now_ms: i64,
+    options: &Options,
+) -> Vec<RoundId> {
+    let ours = i64::from(!options.holds(Rule::PinsOfOurFloor));
+    let published = |pin: &Pin| published.contains(&pin.round) && options.holds(Rule::PublishedPinsGo);
+    let old = |pin: &Pin| now_ms.saturating_sub(pin.written_ms) > AGE_MAX_MS && options.holds(Rule::OldPinsGo);
     pins.iter()
-        .filter(|pin| pin.round != own && pin.next_snapshot.saturating_sub(1) < floor)
-        .filter(|pin| published.contains(&pin.round) || now_ms.saturating_sub(pin.written_ms) > AGE_MAX_MS)
+        .filter(|pin| pin.round != own && pin.next_snapshot.saturating_sub(1) < floor + ours)
+        .filter(|pin| published(pin) || old(pin) || !options.holds(Rule::PinsOfTheLiving))
         .map(|pin| pin.round)
         .collect()
 }
@@ -73,25 +85,25 @@ mod tests {
     #[test]
     fn pins_of_published_rounds_below_our_floor_go() {
         let published = BTreeSet::from([round(1)]);
-        assert_eq!(removable(&[pin(1, 3, 0)], round(9), 3, &published, 0), [round(1)]);
+        assert_eq!(removable(&[pin(1, 3, 0)], round(9), 3, &published, 0, &Options::default()), [round(1)]);
     }
 
     #[test]
     fn pins_with_our_floor_stay_so_that_two_rounds_never_remove_each_others() {
         let published = BTreeSet::from([round(1)]);
-        assert_eq!(removable(&[pin(1, 4, 0)], round(9), 3, &published, i64::MAX), []);
+        assert_eq!(removable(&[pin(1, 4, 0)], round(9), 3, &published, i64::MAX, &Options::default()), []);
     }
 
     #[test]
     fn the_pin_of_a_living_round_stays_until_it_is_older_than_a_day() {
         let day = 24 * 60 * 60 * 1000;
-        assert_eq!(removable(&[pin(1, 2, 0)], round(9), 3, &BTreeSet::new(), day), []);
-        assert_eq!(removable(&[pin(1, 2, 0)], round(9), 3, &BTreeSet::new(), day + 1), [round(1)]);
+        assert_eq!(removable(&[pin(1, 2, 0)], round(9), 3, &BTreeSet::new(), day, &Options::default()), []);
+        assert_eq!(removable(&[pin(1, 2, 0)], round(9), 3, &BTreeSet::new(), day + 1, &Options::default()), [round(1)]);
     }
 
     #[test]
     fn our_own_pin_stays_as_the_standing_one() {
-        assert_eq!(removable(&[pin(9, 1, 0)], round(9), 3, &BTreeSet::from([round(9)]), i64::MAX), []);
+        assert_eq!(removable(&[pin(9, 1, 0)], round(9), 3, &BTreeSet::from([round(9)]), i64::MAX, &Options::default()), []);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::context::{CommitContext, Entry, KEEP_ALL};
 use super::fault::Fault;
 use super::pins;
 use super::recovery::advance;
+use super::rules::Rule;
 use super::seen::{COMMIT_IDENTIFIER, COMMIT_USER, Properties, Seen};
 use super::{Base, CommitOutcome, DataFiles, RoundWork, invariants};
 use crate::error::{Error, Kind, Result};
@@ -34,10 +35,10 @@ pub async fn commit(context: &CommitContext, base: &Base, work: &RoundWork, leas
     match round.publish(lease).await {
         Ok((id, path)) => round.finish(id, &path).await,
         Err(error) => {
-            let files =
-                if invariants::may_delete(false, round.unknown.open()) { DataFiles::Unnamed } else { DataFiles::MayBeNamed };
+            let settled = invariants::may_delete(false, round.unknown.open()) || !context.options.holds(Rule::FilesStay);
+            let files = if settled { DataFiles::Unnamed } else { DataFiles::MayBeNamed };
             round.discard_manifests(None).await;
-            if files == DataFiles::Unnamed {
+            if files == DataFiles::Unnamed && context.options.holds(Rule::OwnPinGoes) {
                 // A pin that stays only keeps the lake from expiring for a day.
                 drop(context.lake.delete_pin(&pins::name_of(work.round)).await);
             }
@@ -52,7 +53,7 @@ pub async fn commit(context: &CommitContext, base: &Base, work: &RoundWork, leas
 /// `Unavailable`.
 pub async fn keep_standing_pin(context: &CommitContext, base: &Base) -> Result<()> {
     let expiration = TableOptions::parse(context.lake.schema())?.consumer_expiration;
-    if expiration.is_none() {
+    if expiration.is_none() || !context.options.holds(Rule::PinAgain) {
         return Ok(());
     }
     let now_ms = context.runtime.clock.now_ms();
@@ -109,7 +110,14 @@ impl<'a> Round<'a> {
             base,
             work,
             options: TableOptions::parse(context.lake.schema())?,
-            offsets: OffsetsFile { table: base.table, offsets: base.offsets.overlaid(&work.end_offsets) },
+            offsets: OffsetsFile {
+                table: base.table,
+                offsets: if context.options.holds(Rule::CompleteMap) {
+                    base.offsets.overlaid(&work.end_offsets)
+                } else {
+                    work.end_offsets.clone()
+                },
+            },
             totals: work.totals()?,
             published: base.published.clone(),
             pinned_ms: 0,
@@ -124,13 +132,19 @@ impl<'a> Round<'a> {
     async fn publish(&mut self, lease: Option<&Lease>) -> Result<(i64, String)> {
         let fail = &self.context.runtime.fail;
         fail.hit("commit.before_pin").await?;
-        self.pin().await?;
+        let holds = |rule| self.context.options.holds(rule);
+        let pins = holds(Rule::Pin);
+        if pins && holds(Rule::PinFirst) {
+            self.pin().await?;
+        }
         // Step 4 saves work; the look of each attempt decides.
-        if let Some(lease) = lease {
+        if let Some(lease) = lease.filter(|_| holds(Rule::CheckLease)) {
             lease.check()?;
         }
-        self.context.check_same_table().await?;
-        self.look().await?;
+        if holds(Rule::CheckFirst) {
+            self.context.check_same_table().await?;
+            self.look().await?;
+        }
         fail.hit("commit.before_prepare").await?;
         let path = self.context.prepare(&self.offsets.offsets).await?;
         let tries_max = self.options.commit_retries.saturating_add(1);
@@ -181,7 +195,8 @@ impl<'a> Round<'a> {
     async fn look(&mut self) -> Result<Found> {
         let context = self.context;
         let newest = context.newest().await?;
-        let mut facts = Facts { base: self.base, round: self.work.round, newest, snapshots: BTreeMap::new() };
+        let mut facts =
+            Facts { base: self.base, round: self.work.round, newest, snapshots: BTreeMap::new(), options: context.options };
         let mut parent = None;
         let step = loop {
             match look(&facts) {
@@ -195,8 +210,18 @@ impl<'a> Round<'a> {
                 step => break step,
             }
         };
-        self.unknown.settle(&facts);
         self.published.extend(facts.snapshots.values().flatten().filter_map(Seen::round));
+        if let Look::Stale(_) = step
+            && !context.options.holds(Rule::RoundId)
+            && let Some(id) = facts
+                .snapshots
+                .values()
+                .flatten()
+                .find_map(|seen| seen.fluss.as_ref().map(|_| seen.id).filter(|id| self.unknown.has(*id)))
+        {
+            return Ok(Found::Ours(id));
+        }
+        self.unknown.settle(&facts);
         match step {
             Look::Free => Ok(Found::Free(Box::new(parent))),
             Look::Published(id) => Ok(Found::Ours(id)),
@@ -209,12 +234,16 @@ impl<'a> Round<'a> {
     /// One attempt; `None` when it was lost or its outcome is unknown: the next one's look tells.
     async fn attempt(&mut self, path: &str, tries_max: u32, timed_out: bool) -> Result<Option<i64>> {
         let context = self.context;
+        let spent = timed_out || self.attempts >= tries_max;
+        if spent && !context.options.holds(Rule::LastLook) {
+            return Err(self.gave_up());
+        }
         let parent = match self.look().await? {
             Found::Ours(id) => return Ok(Some(id)),
             Found::Free(parent) => *parent,
         };
         let newest = parent.as_ref().map_or(0, |parent| parent.id);
-        if self.unknown.reaches_beyond(newest + 1) {
+        if self.unknown.reaches_beyond(newest + 1) && context.options.holds(Rule::UnknownBeyond) {
             return Err(Error::stale(format!(
                 "`{}` was rolled back while a publish try of round `{}` was under way",
                 context.lake.location(),
@@ -223,17 +252,19 @@ impl<'a> Round<'a> {
         }
         let now_ms = context.runtime.clock.now_ms();
         let age = now_ms.saturating_sub(self.work.started_ms);
-        if i128::from(age) > i128::try_from(context.options.round_age_max.as_millis()).unwrap_or(i128::MAX) {
+        if i128::from(age) > i128::try_from(context.options.round_age_max.as_millis()).unwrap_or(i128::MAX)
+            && context.options.holds(Rule::RoundAge)
+        {
             return Err(Error::stale(format!(
                 "round `{}` is older than `{}` s",
                 self.work.round,
                 context.options.round_age_max.as_secs()
             )));
         }
-        if timed_out || self.attempts >= tries_max {
+        if spent {
             return Err(self.gave_up());
         }
-        if pins::is_due(self.options.consumer_expiration, self.pinned_ms, now_ms) {
+        if pins::is_due(self.options.consumer_expiration, self.pinned_ms, now_ms) && context.options.holds(Rule::PinAgain) {
             self.pin().await?;
         }
         let (snapshot, staged) = match self.build(parent.as_ref(), path).await {
@@ -253,6 +284,11 @@ impl<'a> Round<'a> {
         // Counted as unknown before it is sent, so that no way out of here forgets it.
         self.unknown.add(snapshot.id);
         self.staged.push((snapshot.id, staged));
+        if !context.options.holds(Rule::CreateIfAbsent) {
+            let place = context.lake.object(&crate::paimon::path::snapshot(snapshot.id));
+            context.lake.store().put(&place, snapshot.to_json()?.into()).await?;
+            return Ok(Some(snapshot.id));
+        }
         match context.lake.publish(&snapshot).await {
             Ok(Published::Created) => Ok(Some(snapshot.id)),
             // On object stores also what a repeated request of ours meets (P8.3).
@@ -293,7 +329,7 @@ impl<'a> Round<'a> {
     /// Returns the newest schema id.
     async fn check_conflicts(&self, newest: Option<&Snapshot>) -> Result<i64> {
         let (lake, table) = (&self.context.lake, &self.context.table.path);
-        if lake.schema_zero().await?.time_ms != self.base.born_ms {
+        if lake.schema_zero().await?.time_ms != self.base.born_ms && self.context.options.holds(Rule::SameLakeTable) {
             return Err(Error::stale(format!(
                 "the lake table of `{table}`, `{}`, was made again since this round looked",
                 lake.location()
@@ -307,7 +343,9 @@ impl<'a> Round<'a> {
                 return Err(Error::stale(format!("{what} of the lake table of `{table}` changed since this round looked")));
             }
         }
-        let Some(newest) = newest.filter(|_| !self.totals.is_empty()) else { return Ok(schema_id) };
+        let Some(newest) = newest.filter(|_| !self.totals.is_empty() && self.context.options.holds(Rule::Totals)) else {
+            return Ok(schema_id);
+        };
         let touched: BTreeSet<BinaryRow> = self.totals.keys().cloned().collect();
         let live = lake.live_partitions(newest, Some(&touched)).await?;
         let Some((partition, theirs, ours)) = mixed_totals(&live, &self.totals) else { return Ok(schema_id) };
@@ -361,7 +399,8 @@ impl<'a> Round<'a> {
         };
         context.record(&entry).await?;
         fail.hit("commit.after_record").await?;
-        match self.look_after(id).await {
+        let looked = if context.options.holds(Rule::LookAfter) { self.look_after(id).await } else { Ok(None) };
+        match looked {
             Ok(Some(fault)) => return Err(context.held(fault)),
             Ok(None) => {}
             // The next recovery would find the same, later.
@@ -383,7 +422,10 @@ impl<'a> Round<'a> {
     async fn unpin_others(&self) -> Result<()> {
         let (context, now_ms) = (self.context, self.context.runtime.clock.now_ms());
         let pins = our_pins(context).await?;
-        let gone = pins::removable(&pins, self.work.round, self.base.floor, &self.published, now_ms);
+        if !context.options.holds(Rule::StandingPin) {
+            context.lake.delete_pin(&pins::name_of(self.work.round)).await?;
+        }
+        let gone = pins::removable(&pins, self.work.round, self.base.floor, &self.published, now_ms, &context.options);
         debug_assert_eq!(
             invariants::no_pin_left(
                 pins.iter()

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Base;
 use super::context::{CommitContext, Entry, KEEP_ALL};
 use super::recovery::{Facts, Found, Step, decide};
+use super::rules::Rule;
 use super::seen::Seen;
 use crate::error::{Error, Result};
 use crate::model::{RoundId, SnapshotId};
@@ -19,8 +20,12 @@ pub async fn recover(context: &CommitContext) -> Result<Base> {
     let mut pauses = context.backoff();
     loop {
         // K first: what is committed between the two reads is then met by the walk.
+        let early = if context.options.holds(Rule::KnownFirst) { None } else { Some(context.newest().await?) };
         let ledger = context.known().await?;
-        let newest = context.newest().await?;
+        let newest = match early {
+            Some(newest) => newest,
+            None => context.newest().await?,
+        };
         let mut facts = Facts {
             table: context.table.id,
             log_table: !context.table.has_primary_key(),
@@ -28,9 +33,10 @@ pub async fn recover(context: &CommitContext) -> Result<Base> {
             newest,
             snapshots: BTreeMap::new(),
             files: BTreeMap::new(),
+            options: context.options,
         };
         let step = read_until_decided(context, &mut facts).await?;
-        if step.needs_second_look() && !is_unchanged(context, &facts).await? {
+        if step.needs_second_look() && context.options.holds(Rule::SecondLook) && !is_unchanged(context, &facts).await? {
             match pauses.next_pause() {
                 Some(pause) => context.runtime.clock.sleep(pause).await,
                 None => {
@@ -47,7 +53,9 @@ pub async fn recover(context: &CommitContext) -> Result<Base> {
         };
         return match step {
             Step::Record(found) => {
-                record(context, &found).await?;
+                if context.options.holds(Rule::RecordFound) {
+                    record(context, &found).await?;
+                }
                 let id = found.id;
                 Ok(base(Some(found), id, Some(SnapshotId(id))))
             }
@@ -82,7 +90,12 @@ async fn is_unchanged(context: &CommitContext, facts: &Facts) -> Result<bool> {
 
 /// Prepares again, always: somebody else's record of the path that L names would delete the very file.
 async fn record(context: &CommitContext, found: &Found) -> Result<()> {
-    let path = context.prepare(&found.offsets).await?;
+    let path = if context.options.holds(Rule::PrepareAgain) {
+        context.prepare(&found.offsets).await?
+    } else {
+        let snapshot = context.lake.snapshot(found.id).await?;
+        snapshot.and_then(|snapshot| snapshot.properties.get("fluss-offsets").cloned()).unwrap_or_default()
+    };
     let entry =
         Entry { id: found.id, path: &path, offsets: &found.offsets, max_timestamps: &BTreeMap::new(), earliest_to_keep: KEEP_ALL };
     context.record(&entry).await

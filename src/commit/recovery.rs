@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::Options;
 use super::fault::Fault;
 use super::invariants;
+use super::rules::Rule;
 use super::seen::{FlussMade, Seen, Told};
 use crate::model::{BucketKey, LakeOffsets, OffsetsFile, TableId};
 
@@ -44,6 +46,8 @@ pub(super) struct Facts {
     pub(super) snapshots: BTreeMap<i64, Option<Seen>>,
     /// Offsets files read; `None` = gone.
     pub(super) files: BTreeMap<String, Option<OffsetsFile>>,
+    /// Which rules hold: all, outside tests.
+    pub(super) options: Options,
 }
 
 /// What recovery does next.
@@ -93,11 +97,12 @@ pub(super) fn decide(facts: &Facts) -> Step {
 impl Facts {
     fn decide(&self) -> Early<Step> {
         let k = self.ledger.id();
-        if self.newest < k {
+        if self.newest < k && self.holds(Rule::NewestBelowKnown) {
             return Err(Step::Fault(Fault::NewestBelow { newest: self.newest, known: k }));
         }
         let mut hole = None;
-        for id in (k + 1..=self.newest).rev() {
+        let top = if self.holds(Rule::LakeCounts) { self.newest } else { k };
+        for id in (k + 1..=top).rev() {
             match self.snapshot(id)? {
                 None => {
                     hole = Some(id);
@@ -115,7 +120,11 @@ impl Facts {
             Ledger::Empty => None,
             Ledger::At(id, offsets) => Some(self.known(*id, offsets)?),
         };
-        Ok(Step::Stands { base, floor: hole.unwrap_or(k), hole: hole.is_some() })
+        Ok(Step::Stands { base, floor: hole.filter(|_| self.holds(Rule::Floor)).unwrap_or(k), hole: hole.is_some() })
+    }
+
+    fn holds(&self, rule: Rule) -> bool {
+        self.options.holds(rule)
     }
 
     fn snapshot(&self, id: i64) -> Early<Option<&Seen>> {
@@ -150,6 +159,9 @@ impl Facts {
     /// K: that its snapshot has expired is normal; if it is there, it has to be what Fluss says.
     fn known(&self, id: i64, offsets: &LakeOffsets) -> Early<Found> {
         let Some(seen) = self.snapshot(id)? else { return Ok(Found { id, delta_list: None, offsets: offsets.clone() }) };
+        if !self.holds(Rule::KnownSnapshot) {
+            return Ok(Found { id, delta_list: Some(seen.delta_list.clone()), offsets: offsets.clone() });
+        }
         let Some(made) = &seen.fluss else { return Err(Step::Fault(Fault::KnownNotFluss { snapshot: id })) };
         self.check_table(id, made.table)?;
         match &made.offsets {
@@ -166,7 +178,9 @@ impl Facts {
 
     fn check_table(&self, snapshot: i64, told: Option<TableId>) -> Early<()> {
         match told {
-            Some(table) if table != self.table => Err(Step::Fault(Fault::OtherTable { snapshot, theirs: table, ours: self.table })),
+            Some(table) if table != self.table && self.holds(Rule::TableOfFound) => {
+                Err(Step::Fault(Fault::OtherTable { snapshot, theirs: table, ours: self.table }))
+            }
             _ => Ok(()),
         }
     }
@@ -177,7 +191,9 @@ impl Facts {
             return Ok(());
         }
         match self.snapshot(below.id + 1)? {
-            Some(above) if !above.stands_on(below) => Err(Step::Fault(Fault::not_standing(above, below))),
+            Some(above) if !above.stands_on(below) && self.holds(Rule::Standing) => {
+                Err(Step::Fault(Fault::not_standing(above, below)))
+            }
             _ => Ok(()),
         }
     }
@@ -206,7 +222,7 @@ impl Facts {
         let Some((own, FlussMade { offsets: Told::Here(own_offsets), .. })) = own else { return Ok(()) };
         let rows = java.iter().filter_map(|seen| seen.delta).fold(0_i64, i64::saturating_add);
         let advance = advance(own_offsets, newest_offsets);
-        if invariants::rows_fit(rows, advance).is_err() {
+        if invariants::rows_fit(rows, advance).is_err() && self.holds(Rule::JavaDoubled) {
             return Err(Step::Fault(Fault::Doubled { own: own.id, newest: newest.id, rows, advance }));
         }
         let mut before = (own.id, own_offsets);
@@ -222,7 +238,7 @@ impl Facts {
                     _ => continue,
                 }
             };
-            if let Some(what) = went_back(before.1, after) {
+            if let Some(what) = went_back(before.1, after).filter(|_| self.holds(Rule::JavaWentBack)) {
                 return Err(Step::Fault(Fault::WentBack { before: before.0, after: seen.id, what }));
             }
             before = (seen.id, after);

@@ -44,7 +44,7 @@ impl Settings {
         let plan::Options { lookups_max } = plan;
         let read::Options { bucket_bytes, wait: read_wait, requests_max, remote_max, ahead, stall } = read;
         let WriteOptions { row_group_bytes, row_group_rows, part_bytes } = write;
-        let commit::Options { tries_max, pause_first, pause_max, unknown_pause, round_age_max } = commit;
+        let commit::Options { tries_max, pause_first, pause_max, unknown_pause, round_age_max, off: _ } = commit;
         BTreeMap::from([
             ("cluster.servers", list(servers, server)),
             ("cluster.connect_timeout", time(connect_timeout, SECOND..=10 * 60 * SECOND)),

@@ -1,11 +1,12 @@
 //! Faults that tests inject into a [`super::Store`]: chosen by a seed, or by a script per call.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
-use crate::runtime::Rng;
+use crate::runtime::{Clock, Rng};
 
 /// What goes wrong with one call.
 #[derive(Debug, Clone)]
@@ -16,6 +17,12 @@ pub enum Fault {
     After,
     /// `create` only: the reply is lost now, the work is done when the token is cancelled.
     Late(CancellationToken),
+    /// The call does nothing and is never answered.
+    Hang,
+    /// Nothing goes wrong, but the call takes so long.
+    Slow(Duration),
+    /// `list` of a store in memory only: it lacks what was written since so long ago. Else as `Before`.
+    Stale(Duration),
 }
 
 type Script = Box<dyn FnMut(&str, &str) -> Option<Fault> + Send>;
@@ -65,7 +72,13 @@ impl Faults {
         }
         let fault = self.script.lock().unwrap_or_else(PoisonError::into_inner)(act, path);
         match fault {
-            Some(Fault::Before) => Err(Error::unavailable(format!("injected: {act} `{path}` failed"))),
+            Some(Fault::Hang) => std::future::pending().await,
+            Some(Fault::Slow(time)) => {
+                Clock::system().sleep(time).await;
+                Ok(None)
+            }
+            Some(Fault::Stale(age)) if act == "list" => Ok(Some(Fault::Stale(age))),
+            Some(Fault::Before | Fault::Stale(_)) => Err(Error::unavailable(format!("injected: {act} `{path}` failed"))),
             other => Ok(other),
         }
     }
@@ -74,6 +87,6 @@ impl Faults {
 pub(super) fn after(fault: Option<Fault>, path: &str) -> Result<()> {
     match fault {
         Some(Fault::After | Fault::Late(_)) => Err(Error::unavailable(format!("injected: the reply for `{path}` was lost"))),
-        Some(Fault::Before) | None => Ok(()),
+        Some(Fault::Before | Fault::Hang | Fault::Slow(_) | Fault::Stale(_)) | None => Ok(()),
     }
 }

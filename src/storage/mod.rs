@@ -5,6 +5,7 @@
 
 mod faults;
 mod local;
+mod memory;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,8 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use crate::error::{Error, Kind, Result};
 
 pub use faults::{Fault, Faults};
+#[doc(hidden)]
+pub use memory::{Mounted, mount};
 pub use open::{StoreOptions, is_there, open, read, read_range, readable};
 
 /// What a create-if-absent did.
@@ -52,6 +55,8 @@ pub struct Store {
     url: String,
     local: Option<LocalRoot>,
     faults: Option<Faults>,
+    /// Simulations only.
+    written: Option<Arc<memory::Written>>,
 }
 
 #[derive(Debug, Clone)]
@@ -76,7 +81,8 @@ impl Store {
     /// An empty store in memory, for tests.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { inner: Arc::new(object_store::memory::InMemory::new()), url: "memory:///".to_owned(), local: None, faults: None }
+        let inner = Arc::new(object_store::memory::InMemory::new());
+        Self { inner, url: "memory:///".to_owned(), local: None, faults: None, written: None }
     }
 
     /// The same objects, with `faults` in every call.
@@ -150,6 +156,7 @@ impl Store {
             blocking(move || target.replace(&bytes)).await?;
         } else {
             self.inner.put(&object, PutPayload::from_bytes(bytes)).await.map_err(|source| self.fault("write", path, source))?;
+            self.note(path);
         }
         faults::after(fault, path)
     }
@@ -174,9 +181,18 @@ impl Store {
             return blocking(move || target.create(&bytes)).await;
         }
         match self.inner.put_opts(&object, PutPayload::from_bytes(bytes), PutMode::Create.into()).await {
-            Ok(_) => Ok(Created::Yes),
+            Ok(_) => {
+                self.note(path);
+                Ok(Created::Yes)
+            }
             Err(object_store::Error::AlreadyExists { .. }) => Ok(Created::Exists),
             Err(source) => Err(self.fault("create", path, source)),
+        }
+    }
+
+    fn note(&self, path: &str) {
+        if let Some(written) = &self.written {
+            written.note(path);
         }
     }
 
@@ -211,7 +227,9 @@ impl Store {
     /// # Errors
     /// `Unavailable`; `Invalid` when access is denied.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.before_read("list", prefix).await?;
+        let fault = self.before("list", prefix).await?;
+        let age_ms = if let Some(Fault::Stale(age)) = &fault { i64::try_from(age.as_millis()).unwrap_or(i64::MAX) } else { 0 };
+        faults::after(fault, prefix)?;
         let folder = if prefix.is_empty() { None } else { Some(parse(prefix)?) };
         let found: Vec<_> =
             self.inner.list(folder.as_ref()).try_collect().await.map_err(|source| self.fault("list", prefix, source))?;
@@ -224,6 +242,12 @@ impl Store {
                 modified_ms: meta.last_modified.timestamp_millis(),
             })
             .collect();
+        if let Some(written) = &self.written {
+            found.retain(|listed| !written.is_newer(&listed.path, age_ms));
+            for listed in &mut found {
+                listed.modified_ms = written.at_ms(&listed.path).unwrap_or(listed.modified_ms);
+            }
+        }
         found.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(found)
     }
@@ -291,6 +315,7 @@ impl Upload {
     pub async fn finish(mut self) -> Result<u64> {
         let fault = self.store.before("upload_finish", &self.path).await?;
         self.parts().complete().await.map_err(|source| self.store.fault("write", &self.path, source))?;
+        self.store.note(&self.path);
         faults::after(fault, &self.path)?;
         Ok(self.bytes)
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 
-use super::{LocalRoot, Store, local};
+use super::{LocalRoot, Store, local, memory};
 use crate::error::{Error, Kind, Result};
 
 /// How to open a store.
@@ -26,6 +26,9 @@ pub struct StoreOptions {
 /// # Errors
 /// `Unsupported` names a scheme that is not there; `Invalid` a folder that can't be made, `Unavailable` where there is no room for it.
 pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
+    if let Some(mounted) = memory::at(url) {
+        return Ok(mounted);
+    }
     let path = local_path(url)?;
     std::fs::create_dir_all(&path).map_err(|source| {
         let full = matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
@@ -37,7 +40,7 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
         .with_fsync(!options.unsynced);
     let url = path.display().to_string();
     let root = LocalRoot { folder: path, synced: !options.unsynced };
-    Ok(Store { inner: Arc::new(local), url, local: Some(root), faults: None })
+    Ok(Store { inner: Arc::new(local), url, local: Some(root), faults: None, written: None })
 }
 
 /// Whether there is a root at `url`. Where roots can't be missing (object stores), there is.
@@ -45,7 +48,7 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
 /// # Errors
 /// `Unsupported` names a scheme that is not there.
 pub fn is_there(url: &str) -> Result<bool> {
-    Ok(local_path(url)?.is_dir())
+    Ok(memory::at(url).is_some() || local_path(url)?.is_dir())
 }
 
 /// Whether there is a root at `url` that can be listed. Nothing is made.

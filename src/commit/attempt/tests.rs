@@ -19,7 +19,7 @@ fn base(id: i64, there: bool, floor: i64) -> Base {
 }
 
 fn look_at(lake: &Lake, base: &Base) -> (Look, Vec<i64>) {
-    let mut facts = Facts { base, round: round(9), newest: lake.newest(), snapshots: BTreeMap::new() };
+    let mut facts = Facts { base, round: round(9), newest: lake.newest(), snapshots: BTreeMap::new(), options: Options::default() };
     let mut reads = vec![];
     loop {
         match look(&facts) {
@@ -95,7 +95,8 @@ fn nothing_is_built_on_a_newest_that_is_gone() {
     let mut lake = lake().foreign(1).foreign(1);
     lake.0.get_mut(&2).unwrap().id = 2;
     let base = base(0, false, 2);
-    let facts = Facts { base: &base, round: round(9), newest: 2, snapshots: BTreeMap::from([(2, None)]) };
+    let facts =
+        Facts { base: &base, round: round(9), newest: 2, snapshots: BTreeMap::from([(2, None)]), options: Options::default() };
     assert!(is_stale(&look(&facts), "newest snapshot `2` is gone"));
 }
 
@@ -121,6 +122,7 @@ fn an_unknown_try_is_settled_only_by_a_snapshot_that_is_there_and_not_ours() {
         round: round(9),
         newest: 2,
         snapshots: BTreeMap::from([(2, seen.map(|lake| lake.0[&2].clone()))]),
+        options: Options::default(),
     };
     let mut unknown = Unknown::default();
     assert!(unknown.open() == 0);

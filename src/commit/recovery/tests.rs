@@ -34,6 +34,7 @@ impl World {
             newest: self.newest,
             snapshots: BTreeMap::new(),
             files: BTreeMap::new(),
+            options: Options::default(),
         };
         loop {
             match decide(&facts) {

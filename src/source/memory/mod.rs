@@ -378,6 +378,12 @@ impl MemoryCluster {
         self.state().ledger.remove_file(path)
     }
 
+    /// An offsets file, as whoever reads remote data finds it.
+    #[must_use]
+    pub fn offsets_file(&self, path: &str) -> Option<OffsetsFile> {
+        self.state().ledger.file(path).cloned()
+    }
+
     /// Prepare with its overlay (F3.2), as a Java job does it.
     ///
     /// # Errors
