@@ -160,6 +160,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         Err(error) => return Err(error),
     };
     let opened = open_lake(&table, runtime).await?;
+    commit::prove_once(&opened.0).await?;
     let mut protocol = CommitContext {
         table: Arc::clone(&table),
         lake: Arc::clone(&opened.0),

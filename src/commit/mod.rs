@@ -23,6 +23,7 @@ mod context;
 mod fault;
 pub mod invariants;
 mod pins;
+mod probe;
 mod publish;
 mod recover;
 mod recovery;
@@ -39,6 +40,7 @@ use crate::model::{BucketKey, LakeOffsets, RoundId, SnapshotId, TableId, Tiering
 use crate::paimon::{BinaryRow, EntryKind, ManifestEntry};
 
 pub use context::CommitContext;
+pub use probe::{prove, prove_once};
 pub use publish::{commit, keep_standing_pin};
 pub use recover::recover;
 #[doc(hidden)]

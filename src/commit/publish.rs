@@ -147,6 +147,7 @@ impl<'a> Round<'a> {
         }
         fail.hit("commit.before_prepare").await?;
         let path = self.context.prepare(&self.offsets.offsets).await?;
+        fail.hit("commit.after_prepare").await?;
         let tries_max = self.options.commit_retries.saturating_add(1);
         let began = self.context.runtime.clock.moment();
         let mut pauses = Backoff::new(

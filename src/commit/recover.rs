@@ -90,13 +90,17 @@ async fn is_unchanged(context: &CommitContext, facts: &Facts) -> Result<bool> {
 
 /// Prepares again, always: somebody else's record of the path that L names would delete the very file.
 async fn record(context: &CommitContext, found: &Found) -> Result<()> {
+    let fail = &context.runtime.fail;
+    fail.hit("recover.before_prepare").await?;
     let path = if context.options.holds(Rule::PrepareAgain) {
         context.prepare(&found.offsets).await?
     } else {
         let snapshot = context.lake.snapshot(found.id).await?;
         snapshot.and_then(|snapshot| snapshot.properties.get("fluss-offsets").cloned()).unwrap_or_default()
     };
+    fail.hit("recover.after_prepare").await?;
     let entry =
         Entry { id: found.id, path: &path, offsets: &found.offsets, max_timestamps: &BTreeMap::new(), earliest_to_keep: KEEP_ALL };
-    context.record(&entry).await
+    context.record(&entry).await?;
+    fail.hit("recover.after_record").await
 }

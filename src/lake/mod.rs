@@ -107,7 +107,8 @@ impl LakeTable {
             return Ok(None);
         }
         let options = StoreOptions { options: options.clone(), ..StoreOptions::default() };
-        Self::open(storage::open(url, &options)?, root, runtime).await
+        let store = storage::open(url, &options)?.with_fail_points(runtime.fail.clone());
+        Self::open(store, root, runtime).await
     }
 
     /// The newest schema when the table was opened.

@@ -141,8 +141,8 @@ impl Drop for Node {
 fn open(options: &NodeOptions, runtime: &Runtime) -> Result<(Registry, LogStore)> {
     std::fs::create_dir_all(&options.dir)
         .map_err(|source| Error::invalid(format!("create folder `{}`", options.dir.display())).with_source(source))?;
-    let registry = Registry::open(&options.dir.join("registry.redb"), runtime.clock.now_ms())?;
-    let logs = LogStore::open(options.dir.join("log"), options.log.clone(), runtime.clock.clone())?;
+    let registry = Registry::open(&options.dir.join("registry.redb"), runtime.clock.now_ms(), runtime.fail.clone())?;
+    let logs = LogStore::open(options.dir.join("log"), options.log.clone(), runtime)?;
     logs.delete_unknown(|table, partition| {
         registry
             .table_by_id(table)

@@ -11,15 +11,17 @@ mod fail;
 mod feed;
 mod machine;
 mod rng;
+mod stores;
 
 pub use backoff::{Backoff, BackoffOptions};
 pub use budget::{Budget, Permit};
 pub use clock::{Clock, Moment};
 pub use encoders::Encoders;
-pub use fail::{FailAction, FailPoints};
+pub use fail::{FailAction, FailPoints, POINTS};
 pub use feed::feed;
 pub use machine::{memory_default, threads_default};
 pub use rng::Rng;
+pub use stores::Stores;
 
 /// What a part needs of the machine. Cheap to clone; clones share everything.
 #[derive(Debug, Clone)]
@@ -32,6 +34,8 @@ pub struct Runtime {
     pub shutdown: tokio_util::sync::CancellationToken,
     /// Places where a test makes the process fail.
     pub fail: FailPoints,
+    /// What is known of the lake's stores.
+    pub stores: Stores,
     /// Bytes that batches in flight may take.
     pub budget: Budget,
     /// Where decoding and encoding run.
@@ -49,6 +53,7 @@ impl Runtime {
             rng: Rng::from_entropy(),
             shutdown: tokio_util::sync::CancellationToken::new(),
             fail: FailPoints::from_env()?,
+            stores: Stores::default(),
             budget: Budget::new(memory),
             encoders: Encoders::threads(threads)?,
         })
@@ -62,6 +67,7 @@ impl Runtime {
             rng: Rng::from_seed(seed),
             shutdown: tokio_util::sync::CancellationToken::new(),
             fail: FailPoints::default(),
+            stores: Stores::sound(),
             budget: Budget::new(memory),
             encoders: Encoders::inline(),
         }

@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{Error, Result};
 use crate::runtime::{Clock, Rng};
 
-/// What goes wrong with one call.
+/// What goes wrong with one call. One that does not fit the call does nothing.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// The call fails and does nothing.
+    /// The call fails and does nothing, as with 503.
     Before,
     /// The call does its work, but its reply is lost.
     After,
@@ -23,6 +23,18 @@ pub enum Fault {
     Slow(Duration),
     /// `list` of a store in memory only: it lacks what was written since so long ago. Else as `Before`.
     Stale(Duration),
+    /// `list` only: leaves out the newest object.
+    StaleList,
+    /// Access is denied, as with 403; nothing is done.
+    Denied,
+    /// `create` only: answers that something is there and does nothing, as with 409 while somebody else's request is under way.
+    Conflict,
+    /// `create` only: makes the object and answers that something is there, as with 412 to a request that the client repeated.
+    Repeated,
+    /// `create` only: replaces what is there and says that it made it. Such a store is no ground for a commit.
+    Replaces,
+    /// `put` only: half of the bytes show, and the call fails.
+    Cut,
 }
 
 type Script = Box<dyn FnMut(&str, &str) -> Option<Fault> + Send>;
@@ -84,9 +96,9 @@ impl Faults {
     }
 }
 
-pub(super) fn after(fault: Option<Fault>, path: &str) -> Result<()> {
+pub(super) fn after(fault: Option<&Fault>, path: &str) -> Result<()> {
     match fault {
         Some(Fault::After | Fault::Late(_)) => Err(Error::unavailable(format!("injected: the reply for `{path}` was lost"))),
-        Some(Fault::Before | Fault::Hang | Fault::Slow(_) | Fault::Stale(_)) | None => Ok(()),
+        _ => Ok(()),
     }
 }

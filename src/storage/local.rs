@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Created;
 use crate::error::{Error, Kind, Result};
+use crate::runtime::FailPoints;
 
 /// Tells temporaries of this process from those of others, also where process ids repeat (containers on one volume).
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
@@ -27,13 +28,16 @@ pub(super) struct Target {
     pub(super) path: PathBuf,
     pub(super) name: String,
     pub(super) synced: bool,
+    pub(super) fail: FailPoints,
 }
 
 impl Target {
     /// Makes the file unless one is there.
     pub(super) fn create(&self, bytes: &[u8]) -> Result<Created> {
         let staged = self.stage(bytes)?;
+        self.fail.hit_blocking("store.staged", &self.name)?;
         let linked = fs::hard_link(&staged.0, &self.path);
+        self.fail.hit_blocking("store.shown", &self.name)?;
         drop(staged);
         match linked {
             Ok(()) => self.published().map(|()| Created::Yes),
@@ -45,7 +49,9 @@ impl Target {
     /// Makes or replaces the file.
     pub(super) fn replace(&self, bytes: &[u8]) -> Result<()> {
         let staged = self.stage(bytes)?;
+        self.fail.hit_blocking("store.staged", &self.name)?;
         fs::rename(&staged.0, &self.path).map_err(|source| self.fault("write", source))?;
+        self.fail.hit_blocking("store.shown", &self.name)?;
         self.published()
     }
 

@@ -19,6 +19,7 @@ use object_store::path::Path as StorePath;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use crate::error::{Error, Kind, Result};
+use crate::runtime::FailPoints;
 
 pub use faults::{Fault, Faults};
 #[doc(hidden)]
@@ -57,6 +58,7 @@ pub struct Store {
     faults: Option<Faults>,
     /// Simulations only.
     written: Option<Arc<memory::Written>>,
+    fail: FailPoints,
 }
 
 #[derive(Debug, Clone)]
@@ -82,7 +84,7 @@ impl Store {
     #[must_use]
     pub fn in_memory() -> Self {
         let inner = Arc::new(object_store::memory::InMemory::new());
-        Self { inner, url: "memory:///".to_owned(), local: None, faults: None, written: None }
+        Self { inner, url: "memory:///".to_owned(), local: None, faults: None, written: None, fail: FailPoints::default() }
     }
 
     /// The same objects, with `faults` in every call.
@@ -91,17 +93,28 @@ impl Store {
         Self { faults: Some(faults), ..self.clone() }
     }
 
+    /// The same objects; what writes and deletes passes these points.
+    #[must_use]
+    pub fn with_fail_points(&self, fail: FailPoints) -> Self {
+        Self { fail, ..self.clone() }
+    }
+
     async fn before(&self, act: &'static str, path: &str) -> Result<Option<Fault>> {
-        match &self.faults {
-            Some(faults) => faults.before(act, path).await,
-            None => Ok(None),
+        let Some(faults) = &self.faults else { return Ok(None) };
+        match faults.before(act, path).await? {
+            Some(Fault::Denied) => {
+                let source = object_store::Error::PermissionDenied { path: path.to_owned(), source: "injected".into() };
+                Err(self.fault(act, path, source))
+            }
+            fault => Ok(fault),
         }
     }
 
     /// A read whose reply is lost has failed.
-    async fn before_read(&self, act: &'static str, path: &str) -> Result<()> {
+    async fn before_read(&self, act: &'static str, path: &str) -> Result<Option<Fault>> {
         let fault = self.before(act, path).await?;
-        faults::after(fault, path)
+        faults::after(fault.as_ref(), path)?;
+        Ok(fault)
     }
 
     /// Reads a whole object; `None` when it is not there.
@@ -151,14 +164,24 @@ impl Store {
     /// `Unavailable` (the outcome is then unknown); `Invalid` when access is denied.
     pub async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {
         let fault = self.before("put", path).await?;
+        self.fail.hit_at("store.before_write", path).await?;
+        if let Some(Fault::Cut) = fault {
+            self.put_now(path, bytes.slice(..bytes.len() / 2)).await?;
+            return Err(Error::unavailable(format!("injected: the write of `{path}` was cut")));
+        }
+        self.put_now(path, bytes).await?;
+        self.fail.hit_at("store.after_write", path).await?;
+        faults::after(fault.as_ref(), path)
+    }
+
+    async fn put_now(&self, path: &str, bytes: Bytes) -> Result<()> {
         let object = parse(path)?;
         if let Some(target) = self.local_target(path) {
-            blocking(move || target.replace(&bytes)).await?;
-        } else {
-            self.inner.put(&object, PutPayload::from_bytes(bytes)).await.map_err(|source| self.fault("write", path, source))?;
-            self.note(path);
+            return blocking(move || target.replace(&bytes)).await;
         }
-        faults::after(fault, path)
+        self.inner.put(&object, PutPayload::from_bytes(bytes)).await.map_err(|source| self.fault("write", path, source))?;
+        self.note(path);
+        Ok(())
     }
 
     /// Writes an object unless one is there: atomically, and never visible half-written or under another visible name.
@@ -167,11 +190,19 @@ impl Store {
     /// `Unavailable`: **the outcome is unknown**, read the object to tell (P8.3).
     pub async fn create(&self, path: &str, bytes: Bytes) -> Result<Created> {
         let fault = self.before("create", path).await?;
-        if let Some(Fault::Late(release)) = fault {
-            return self.create_late(path, bytes, release);
-        }
-        let created = self.create_now(path, bytes).await?;
-        faults::after(fault, path)?;
+        self.fail.hit_at("store.before_write", path).await?;
+        let created = match &fault {
+            Some(Fault::Late(release)) => return self.create_late(path, bytes, release.clone()),
+            Some(Fault::Conflict) => return Ok(Created::Exists),
+            Some(Fault::Replaces) => self.put_now(path, bytes).await.map(|()| Created::Yes)?,
+            Some(Fault::Repeated) => {
+                let _made_before = self.create_now(path, bytes).await?;
+                Created::Exists
+            }
+            _ => self.create_now(path, bytes).await?,
+        };
+        self.fail.hit_at("store.after_write", path).await?;
+        faults::after(fault.as_ref(), path)?;
         Ok(created)
     }
 
@@ -198,7 +229,8 @@ impl Store {
 
     fn local_target(&self, path: &str) -> Option<local::Target> {
         let root = self.local.as_ref()?;
-        Some(local::Target { path: root.folder.join(path), name: self.name(path), synced: root.synced })
+        let (path, name) = (root.folder.join(path), self.name(path));
+        Some(local::Target { path, name, synced: root.synced, fail: self.fail.clone() })
     }
 
     /// A test's PUT that lands later than its caller waits for: the caller sees an unknown outcome now.
@@ -217,8 +249,10 @@ impl Store {
     /// `Unavailable`; `Invalid` when access is denied.
     pub async fn delete(&self, path: &str) -> Result<()> {
         let fault = self.before("delete", path).await?;
+        self.fail.hit_at("store.before_delete", path).await?;
         absent_as_none(self.inner.delete(&parse(path)?).await.map_err(|source| self.fault("delete", path, source)))?;
-        faults::after(fault, path)
+        self.fail.hit_at("store.after_delete", path).await?;
+        faults::after(fault.as_ref(), path)
     }
 
     /// All objects below the folder `prefix` (recursive; `""` = the root), in path order. Temporaries of a write that is
@@ -227,9 +261,8 @@ impl Store {
     /// # Errors
     /// `Unavailable`; `Invalid` when access is denied.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        let fault = self.before("list", prefix).await?;
+        let fault = self.before_read("list", prefix).await?;
         let age_ms = if let Some(Fault::Stale(age)) = &fault { i64::try_from(age.as_millis()).unwrap_or(i64::MAX) } else { 0 };
-        faults::after(fault, prefix)?;
         let folder = if prefix.is_empty() { None } else { Some(parse(prefix)?) };
         let found: Vec<_> =
             self.inner.list(folder.as_ref()).try_collect().await.map_err(|source| self.fault("list", prefix, source))?;
@@ -249,6 +282,10 @@ impl Store {
             }
         }
         found.sort_by(|a, b| a.path.cmp(&b.path));
+        if let Some(Fault::StaleList) = fault {
+            let newest = found.iter().enumerate().max_by_key(|(_, listed)| listed.modified_ms).map(|(place, _)| place);
+            newest.map(|place| found.remove(place));
+        }
         Ok(found)
     }
 
@@ -279,7 +316,12 @@ impl Store {
             // Those of the local disk come without a name of their own.
             _ => local::disk(&source).map_or(Kind::Unavailable, local::kind),
         };
-        local::fault(format!("{act} `{}`", self.name(path)), kind, source)
+        let denied = matches!(source, object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. });
+        let error = local::fault(format!("{act} `{}`", self.name(path)), kind, source);
+        match error.hint() {
+            None if denied => error.with_hint(format!("let this service list, read, write and delete below `{}`", self.url)),
+            _ => error,
+        }
     }
 }
 
@@ -303,9 +345,13 @@ impl Upload {
     /// # Errors
     /// As [`Store::put`]; abort then.
     pub async fn part(&mut self, bytes: Bytes) -> Result<()> {
-        self.store.before("upload_part", &self.path).await?;
+        let fault = self.store.before("upload_part", &self.path).await?;
+        self.store.fail.hit_at("store.before_part", &self.path).await?;
         self.bytes += bytes.len() as u64;
-        self.parts().put_part(PutPayload::from_bytes(bytes)).await.map_err(|source| self.store.fault("write", &self.path, source))
+        let sent = self.parts().put_part(PutPayload::from_bytes(bytes)).await;
+        sent.map_err(|source| self.store.fault("write", &self.path, source))?;
+        self.store.fail.hit_at("store.after_part", &self.path).await?;
+        faults::after(fault.as_ref(), &self.path)
     }
 
     /// Completes the object and returns its size in bytes.
@@ -314,9 +360,11 @@ impl Upload {
     /// As [`Store::put`].
     pub async fn finish(mut self) -> Result<u64> {
         let fault = self.store.before("upload_finish", &self.path).await?;
+        self.store.fail.hit_at("store.before_write", &self.path).await?;
         self.parts().complete().await.map_err(|source| self.store.fault("write", &self.path, source))?;
         self.store.note(&self.path);
-        faults::after(fault, &self.path)?;
+        self.store.fail.hit_at("store.after_write", &self.path).await?;
+        faults::after(fault.as_ref(), &self.path)?;
         Ok(self.bytes)
     }
 

@@ -11,6 +11,7 @@ use object_store::local::LocalFileSystem;
 
 use super::{LocalRoot, Store, local, memory};
 use crate::error::{Error, Kind, Result};
+use crate::runtime::FailPoints;
 
 /// How to open a store.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +41,7 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Store> {
         .with_fsync(!options.unsynced);
     let url = path.display().to_string();
     let root = LocalRoot { folder: path, synced: !options.unsynced };
-    Ok(Store { inner: Arc::new(local), url, local: Some(root), faults: None, written: None })
+    Ok(Store { inner: Arc::new(local), url, local: Some(root), faults: None, written: None, fail: FailPoints::default() })
 }
 
 /// Whether there is a root at `url`. Where roots can't be missing (object stores), there is.

@@ -1,6 +1,5 @@
 //! `lakeward check`: tries out configuration, cluster and lake, and says what a round could not do. Leaves nothing behind.
 
-mod probe;
 mod report;
 
 use std::collections::BTreeSet;
@@ -12,6 +11,7 @@ use super::args::Check;
 use super::output::{self, Output, count};
 use super::plan::look;
 use super::{End, connect};
+use crate::commit;
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::fluss::api::ApiKey;
@@ -291,7 +291,7 @@ async fn table(info: &TableInfo, rounds: &RoundContext) -> Found {
     }
     // Where the lake does not open, `look` has said why.
     if let Ok((lake, _)) = open_lake(info, &rounds.runtime).await {
-        if let Err(error) = probe::create_if_absent(lake.store(), lake.root(), rounds.runtime.rng.uuid()).await {
+        if let Err(error) = commit::prove(&lake).await {
             found.faults.push(error.context("a snapshot could not be published"));
         }
         if let Ok(Some(expiration)) = lake.options().map(|options| options.consumer_expiration) {

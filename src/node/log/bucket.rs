@@ -214,12 +214,14 @@ impl BucketLog {
         };
         let path = self.newest_path();
         let file = self.shared.handles.open(&path)?;
+        self.fail_at("log.before_append", &path)?;
         file.write_all_at(bytes, position).map_err(|source| {
             if file.set_len(position).is_err() {
                 self.break_off("a write failed half-way and could not be taken back");
             }
             Error::unavailable(format!("write segment `{}`", path.display())).with_source(source)
-        })
+        })?;
+        self.fail_at("log.after_append", &path)
     }
 
     /// Closes the newest segment and begins one at `offset`.
@@ -243,6 +245,7 @@ impl BucketLog {
             create_folder(&self.shared.root, &self.folder)?;
         }
         let path = self.folder.join(Segment::file_name(offset));
+        self.fail_at("log.before_segment", &path)?;
         let fault = |source| Error::unavailable(format!("create segment `{}`", path.display())).with_source(source);
         let created = File::create(&path).and_then(|_file| sync_folder(&self.folder));
         if let Err(source) = created {
@@ -251,7 +254,11 @@ impl BucketLog {
             return Err(fault(source));
         }
         self.state().segments.push_back(Segment::empty(offset));
-        Ok(())
+        self.fail_at("log.after_segment", &path)
+    }
+
+    fn fail_at(&self, point: &str, path: &Path) -> Result<()> {
+        self.shared.fail.hit_blocking(point, &path.to_string_lossy())
     }
 
     fn newest_path(&self) -> PathBuf {
@@ -290,15 +297,22 @@ impl BucketLog {
                 (state.newest_start(), end_offset)
             };
             let path = self.folder.join(Segment::file_name(start));
-            match self.shared.handles.open(&path).map(|file| file.sync_data()) {
-                Ok(Ok(())) => self.durable.send_modify(|durable| durable.end_offset = durable.end_offset.max(end_offset)),
-                failed => {
-                    tracing::error!(bucket = %self.bucket, segment = %path.display(), ?failed, "sync failed, the log is closed");
+            match self.sync_newest(&path) {
+                Ok(()) => self.durable.send_modify(|durable| durable.end_offset = durable.end_offset.max(end_offset)),
+                Err(error) => {
+                    tracing::error!(bucket = %self.bucket, error = %error.chain(), "sync failed, the log is closed");
                     // The kernel may have dropped the pages: a second try could succeed without the bytes being on disk.
                     self.break_off("its bytes could not be synced");
                 }
             }
         }
+    }
+
+    fn sync_newest(&self, path: &Path) -> Result<()> {
+        self.fail_at("log.before_sync", path)?;
+        let synced = self.shared.handles.open(path)?.sync_data();
+        synced.map_err(|source| Error::unavailable(format!("sync segment `{}`", path.display())).with_source(source))?;
+        self.fail_at("log.after_sync", path)
     }
 
     /// Waits until everything before `end_offset` is durable.

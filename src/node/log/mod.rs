@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
 use crate::model::{PartitionId, TableBucket, TableId};
-use crate::runtime::Clock;
+use crate::runtime::{Clock, FailPoints, Runtime};
 
 pub use bucket::{AppendError, Appending, BucketLog, ReadError};
 use handles::Handles;
@@ -78,6 +78,7 @@ struct Shared {
     handles: Handles,
     syncs: Arc<Semaphore>,
     clock: Clock,
+    fail: FailPoints,
 }
 
 impl LogStore {
@@ -85,12 +86,13 @@ impl LogStore {
     ///
     /// # Errors
     /// `Invalid` when the folder can't be made.
-    pub fn open(root: PathBuf, options: LogOptions, clock: Clock) -> Result<Self> {
+    pub fn open(root: PathBuf, options: LogOptions, runtime: &Runtime) -> Result<Self> {
         fs::create_dir_all(&root)
             .map_err(|source| Error::invalid(format!("create folder `{}`", root.display())).with_source(source))?;
         let handles = Handles::new(options.open_files_max);
         let syncs = Arc::new(Semaphore::new(options.syncs_max.max(1)));
-        Ok(Self { shared: Arc::new(Shared { root, options, handles, syncs, clock }), open: Mutex::default() })
+        let (clock, fail) = (runtime.clock.clone(), runtime.fail.clone());
+        Ok(Self { shared: Arc::new(Shared { root, options, handles, syncs, clock, fail }), open: Mutex::default() })
     }
 
     /// The log of `bucket`; one without files is empty. Reads its newest segment when it is asked for the first time (blocking).
@@ -133,7 +135,7 @@ impl LogStore {
         }
         let folder = self.shared.folder(table, partition);
         self.shared.handles.forget(&folder);
-        remove_folder(&folder)
+        self.shared.remove_folder(&folder)
     }
 
     /// Deletes the logs of tables that `known` does not know (blocking): what a crash left of dropped tables.
@@ -145,13 +147,13 @@ impl LogStore {
             let Ok(table) = name.parse().map(TableId) else { continue };
             if !known(table, None) {
                 tracing::info!(%table, "logs of a dropped table deleted");
-                remove_folder(&folder)?;
+                self.shared.remove_folder(&folder)?;
                 continue;
             }
             for (name, folder) in folders(&folder)? {
                 let partition = name.strip_prefix('p').and_then(|id| id.parse().ok()).map(PartitionId);
                 if partition.is_some() && !known(table, partition) {
-                    remove_folder(&folder)?;
+                    self.shared.remove_folder(&folder)?;
                 }
             }
         }
@@ -183,6 +185,16 @@ impl Shared {
     fn bucket_folder(&self, bucket: TableBucket) -> PathBuf {
         self.folder(bucket.table, bucket.partition).join(bucket.bucket.to_string())
     }
+
+    fn remove_folder(&self, folder: &Path) -> Result<()> {
+        self.fail.hit_blocking("log.before_delete", &folder.display().to_string())?;
+        match fs::remove_dir_all(folder) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::unavailable(format!("delete folder `{}`", folder.display())).with_source(source))
+            }
+            _ => self.fail.hit_blocking("log.after_delete", &folder.display().to_string()),
+        }
+    }
 }
 
 fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
@@ -195,13 +207,4 @@ fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
         }
     }
     Ok(found)
-}
-
-fn remove_folder(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::unavailable(format!("delete folder `{}`", folder.display())).with_source(source))
-        }
-        _ => Ok(()),
-    }
 }

@@ -30,7 +30,7 @@ fn id(bucket: i32) -> TableBucket {
 }
 
 fn store(folder: &Path, options: LogOptions) -> LogStore {
-    LogStore::open(folder.to_owned(), options, Clock::simulated(START_MS)).unwrap()
+    LogStore::open(folder.to_owned(), options, &Runtime::simulated(1, START_MS, 1 << 20)).unwrap()
 }
 
 fn small() -> LogOptions {
@@ -169,9 +169,9 @@ async fn concurrent_appends_all_become_durable() {
 #[tokio::test(start_paused = true)]
 async fn times_lead_to_the_first_batch_that_is_not_older_and_old_segments_expire_as_far_as_tiered() {
     let folder = tempfile::tempdir().unwrap();
-    let store = LogStore::open(folder.path().to_owned(), small(), Clock::simulated(START_MS)).unwrap();
-    let log = store.bucket(id(0)).unwrap();
-    let start = store.shared.clock.now_ms();
+    let logs = store(folder.path(), small());
+    let log = logs.bucket(id(0)).unwrap();
+    let start = logs.shared.clock.now_ms();
     for _ in 0..8 {
         append(&log, &batch(1, i32::try_from(log.log_end() / 10).unwrap(), 10, 252)).await;
         tokio::time::advance(std::time::Duration::from_millis(100)).await;
@@ -189,7 +189,7 @@ async fn times_lead_to_the_first_batch_that_is_not_older_and_old_segments_expire
     assert_eq!((log.log_start(), log.log_end()), (80, 80));
     assert!(matches!(log.read(79, 1, true), Err(ReadError::OutOfRange { start: 80, end: 80 })));
     drop(log);
-    let log = LogStore::open(folder.path().to_owned(), small(), Clock::simulated(START_MS)).unwrap().bucket(id(0)).unwrap();
+    let log = store(folder.path(), small()).bucket(id(0)).unwrap();
     assert_eq!((log.log_start(), log.log_end()), (80, 80));
     assert_eq!(append(&log, &batch(1, 8, 1, 8)).await.base_offset, 80, "the producer is still known");
 }

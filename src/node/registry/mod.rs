@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::fluss::code::Code;
 use crate::fluss::table_json::{schema_from_json, schema_to_json};
 use crate::model::{BucketCountEpoch, CoordinatorEpoch, Partition, PartitionId, Schema, SchemaId, TableId, TableInfo, TablePath};
+use crate::runtime::FailPoints;
 
 pub use options::{AutoPartition, TimeUnit, freshness_ms, lake_enabled, log_ttl_ms};
 pub use records::{DatabaseDescriptor, DatabaseRecord};
@@ -120,8 +121,8 @@ impl Registry {
     ///
     /// # Errors
     /// `Unavailable` when another process has it open or it can't be read; `Data` when a record is wrong.
-    pub fn open(path: &Path, now_ms: i64) -> Result<Self> {
-        let (store, epoch) = Store::open(path)?;
+    pub fn open(path: &Path, now_ms: i64, fail: FailPoints) -> Result<Self> {
+        let (store, epoch) = Store::open(path, fail)?;
         let records = store.scan("/metadata/")?;
         let counter = |key: &str| -> Result<i64> {
             let Some(text) = records.get(key) else { return Ok(0) };

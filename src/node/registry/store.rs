@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use crate::error::{Error, Result};
 use crate::model::CoordinatorEpoch;
+use crate::runtime::FailPoints;
 
 const RECORDS: TableDefinition<'static, &str, &str> = TableDefinition::new("registry");
 const EPOCH: &str = "/coordinators/epoch";
@@ -28,6 +29,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) struct Store {
     database: Database,
+    fail: FailPoints,
 }
 
 fn fault(act: &str, source: impl Into<redb::Error>) -> Error {
@@ -37,13 +39,13 @@ fn fault(act: &str, source: impl Into<redb::Error>) -> Error {
 
 impl Store {
     /// Opens the file and takes the next coordinator epoch: whoever held an earlier one can't write any more.
-    pub(super) fn open(path: &Path) -> Result<(Self, CoordinatorEpoch)> {
+    pub(super) fn open(path: &Path, fail: FailPoints) -> Result<(Self, CoordinatorEpoch)> {
         let database = Database::create(path).map_err(|source| {
             fault("open", source)
                 .context(format!("registry file `{}`", path.display()))
                 .with_hint("is another node running on this folder?")
         })?;
-        let store = Self { database };
+        let store = Self { database, fail };
         let before: Option<i32> = store.get(EPOCH)?.and_then(|text| text.parse().ok());
         let next = before.map_or(0, |epoch| epoch + 1);
         let write = store.database.begin_write().map_err(|source| fault("write", source))?;
@@ -51,7 +53,7 @@ impl Store {
             let mut table = write.open_table(RECORDS).map_err(|source| fault("write", source))?;
             table.insert(EPOCH, next.to_string().as_str()).map_err(|source| fault("write", source))?;
         }
-        write.commit().map_err(|source| fault("write", source))?;
+        store.commit(write, EPOCH)?;
         Ok((store, CoordinatorEpoch(next)))
     }
 
@@ -88,11 +90,14 @@ impl Store {
     /// `Stale` when it is not, or when an expectation fails.
     pub(super) fn write(&self, changes: Vec<Change>, epoch: CoordinatorEpoch) -> Result<()> {
         let write = self.database.begin_write().map_err(|source| fault("write", source))?;
+        let mut last = String::new();
         {
             let mut table = write.open_table(RECORDS).map_err(|source| fault("write", source))?;
             let expected = epoch.to_string();
             let fence = Change::Check(EPOCH.to_owned(), Box::new(move |found| found == Some(expected.as_str())));
             for change in std::iter::once(fence).chain(changes) {
+                let (Change::Check(key, _) | Change::Put(key, _) | Change::Delete(key)) = &change;
+                last.clone_from(key);
                 match change {
                     Change::Check(key, judge) => {
                         let found = table.get(key.as_str()).map_err(|source| fault("read", source))?;
@@ -109,6 +114,12 @@ impl Store {
                 }
             }
         }
-        write.commit().map_err(|source| fault("write", source))
+        self.commit(write, &last)
+    }
+
+    fn commit(&self, write: WriteTransaction, place: &str) -> Result<()> {
+        self.fail.hit_blocking("registry.before_write", place)?;
+        write.commit().map_err(|source| fault("write", source))?;
+        self.fail.hit_blocking("registry.after_write", place)
     }
 }

@@ -186,7 +186,7 @@ async fn everything_is_there_after_a_restart_and_numbers_are_never_given_twice()
     let file = folder.path().join("registry.redb");
     let path = TablePath::new("demo", "t");
     let before = {
-        let registry = Registry::open(&file, 7).unwrap();
+        let registry = Registry::open(&file, 7, FailPoints::default()).unwrap();
         assert_eq!(registry.epoch(), CoordinatorEpoch(0));
         assert_eq!(registry.databases().into_keys().collect::<Vec<_>>(), ["fluss"]);
         registry.put_database("demo", DatabaseRecord::new(Some("c".into()), BTreeMap::new(), 7)).await.unwrap();
@@ -204,10 +204,10 @@ async fn everything_is_there_after_a_restart_and_numbers_are_never_given_twice()
         assert_eq!(registry.next_writer_id().await.unwrap(), 0);
         assert_eq!(registry.next_writer_id().await.unwrap(), 1);
         registry.put_lake_record(TableId(0), "{}".into()).await.unwrap();
-        assert!(Registry::open(&file, 7).is_err(), "one process at a time");
+        assert!(Registry::open(&file, 7, FailPoints::default()).is_err(), "one process at a time");
         registry.table(&path).unwrap()
     };
-    let registry = Registry::open(&file, 8).unwrap();
+    let registry = Registry::open(&file, 8, FailPoints::default()).unwrap();
     assert_eq!(registry.epoch(), CoordinatorEpoch(1));
     let after = registry.table(&path).unwrap();
     assert_eq!((&after.info, &after.partitions, after.schemas.len()), (&before.info, &before.partitions, 2));
@@ -230,7 +230,7 @@ async fn partitions_from_before_1_0_get_their_count_with_the_first_rescale_in_th
     let file = folder.path().join("registry.redb");
     let path = TablePath::new("fluss", "t");
     {
-        let registry = Registry::open(&file, 7).unwrap();
+        let registry = Registry::open(&file, 7, FailPoints::default()).unwrap();
         let lock = registry.lock_table(&path).await;
         registry.create_table(TableInfo { path: path.clone(), ..info("t") }, &lock).await.unwrap();
         registry.create_partition(&path, spec("1"), &lock).await.unwrap();
@@ -244,7 +244,7 @@ async fn partitions_from_before_1_0_get_their_count_with_the_first_rescale_in_th
         let old = old.into_iter().map(|(key, json)| Change::Put(key, json.to_owned())).collect();
         registry.write(old).await.unwrap();
     }
-    let registry = Registry::open(&file, 7).unwrap();
+    let registry = Registry::open(&file, 7, FailPoints::default()).unwrap();
     let table = registry.table(&path).unwrap();
     assert_eq!((table.info.bucket_count_epoch, table.partitions["1"].bucket_count), (BucketCountEpoch(0), None));
     let lock = registry.lock_table(&path).await;
@@ -258,7 +258,7 @@ async fn partitions_from_before_1_0_get_their_count_with_the_first_rescale_in_th
 #[tokio::test]
 async fn an_earlier_coordinator_can_not_write() {
     let folder = tempfile::tempdir().unwrap();
-    let registry = Registry::open(&folder.path().join("registry.redb"), 7).unwrap();
+    let registry = Registry::open(&folder.path().join("registry.redb"), 7, FailPoints::default()).unwrap();
     let error = registry.store.write(vec![Change::Delete("x".into())], CoordinatorEpoch(-1)).unwrap_err();
     assert_eq!(error.kind(), Kind::Stale);
 }

@@ -32,7 +32,7 @@ use crate::fluss::frame::{RequestFrame, ResponseFrame};
 use crate::fluss::proto::{ApiVersionsRequest, ApiVersionsResponse, Message, PbApiVersion, PbServerNode, decode};
 use crate::model::{BucketId, PartitionId, TableBucket, TableId};
 use crate::runtime::{Moment, Runtime};
-use crate::storage::{StoreOptions, open as open_store};
+use crate::storage::{self, StoreOptions};
 
 /// Both roles have this node id (S1.2).
 const NODE_ID: i32 = 0;
@@ -71,10 +71,14 @@ impl Server {
         let registry = Arc::new(registry);
         let folder = |name: &str| options.dir.join(name).display().to_string();
         let unsynced = !options.log.fsync;
-        let remote = open_store(&folder("remote"), &StoreOptions { unsynced, ..StoreOptions::default() })?;
+        let open_store = |url: &str| {
+            let store = storage::open(url, &StoreOptions { unsynced, ..StoreOptions::default() })?;
+            Ok::<_, Error>(store.with_fail_points(runtime.fail.clone()))
+        };
+        let remote = open_store(&folder("remote"))?;
         let warehouse = options.warehouse.clone().unwrap_or_else(|| folder("warehouse"));
         // Clients get an absolute path whatever was typed.
-        let warehouse = open_store(&warehouse, &StoreOptions { unsynced, ..StoreOptions::default() })?;
+        let warehouse = open_store(&warehouse)?;
         let started = runtime.clock.moment();
         let mut queue = Queue::new(registry.epoch(), i64::try_from(options.lease.as_millis()).unwrap_or(i64::MAX));
         for table in registry.tables().iter().filter(|table| lake_enabled(&table.info)) {

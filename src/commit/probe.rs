@@ -4,6 +4,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::lake::LakeTable;
 use crate::paimon::path;
 use crate::storage::{Created, Store};
 
@@ -15,7 +16,24 @@ use crate::storage::{Created, Store};
 /// # Errors
 /// `Unsupported` when both creates say that they made it, or the first content is not the one that stays; `Unavailable`; `Invalid` when
 /// access is denied.
-pub(super) async fn create_if_absent(store: &Store, root: &str, id: Uuid) -> Result<()> {
+pub async fn prove(lake: &LakeTable) -> Result<()> {
+    create_if_absent(lake.store(), lake.root(), lake.runtime().rng.uuid()).await
+}
+
+/// As [`prove`], once per process and store: before the first round there writes anything.
+///
+/// # Errors
+/// As [`prove`].
+pub async fn prove_once(lake: &LakeTable) -> Result<()> {
+    let (stores, url) = (&lake.runtime().stores, lake.store().url());
+    if !stores.is_sound(url) {
+        prove(lake).await.map_err(|error| error.context("a snapshot could not be published safely"))?;
+        stores.passed(url);
+    }
+    Ok(())
+}
+
+async fn create_if_absent(store: &Store, root: &str, id: Uuid) -> Result<()> {
     let object = format!("{root}/{}/.lakeward-check-{id}", path::SNAPSHOTS);
     let tried = try_twice(store, &object).await;
     let removed = store.delete(&object).await;
