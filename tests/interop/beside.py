@@ -1,5 +1,6 @@
 """Tables that Lakeward and the real Flink job share: who tiers next, what must hold afterwards."""
 import json
+import time
 
 import frames
 from case_cluster import LAKE, with_system_columns
@@ -10,7 +11,7 @@ from world import Failed, Refused, check, same, table_name, until
 
 # What the 0.9.1 job can read: a fraction below a millisecond before 1970 ends it (README.md).
 COLUMNS = [(name, kind) for name, kind in SCALARS if name in "id bool i32 f64 dec5_2 string bytes date time3 ts3 ltz3".split()] + [("part", "STRING")]
-PUBLISHED = "commit.after_publish"
+AFTER_PUBLISH, BEFORE_PUBLISH = "commit.after_publish", "commit.before_publish"
 
 
 class Shared:
@@ -20,6 +21,7 @@ class Shared:
         self.world, self.cluster = world, world.cluster()
         self.client = world.client(self.cluster.address, old=True)
         self.ids, self.written, self.next = {}, {}, 0
+        self.leased = {}  # table -> when its lease was renewed that nobody else is to have yet
 
     # ---- tables and rows
 
@@ -63,8 +65,24 @@ class Shared:
     def snapshot(self, table, id):
         return json.loads((self.folder(table) / f"snapshot/snapshot-{id}").read_text())
 
+    def snapshots(self, table):
+        return sorted(int(path.name.rpartition("-")[2]) for path in self.folder(table).glob("snapshot/snapshot-*"))
+
+    def data_files(self, table):
+        return sorted(self.folder(table).rglob("data-*"))
+
     def pins(self, table):
         return sorted(self.folder(table).glob("consumer/consumer-lakeward-*"))
+
+    def take_off(self, table):
+        """What an operator does to take Lakeward off a table."""
+        same(self.known(table)[0], self.newest(table)["id"], f"{table}: snapshot known to Fluss, before the pins are taken off")
+        for pin in self.pins(table):
+            pin.unlink()
+
+    def lake(self, table, cmd, **request):
+        """A command of Java Paimon."""
+        return Java(self.world, self.folder(table)).ask(cmd, **request)
 
     def agree(self, tables, maker):
         """Fluss knows the newest snapshot with the offsets of all rows; `maker` ("ours", "theirs") made it, under the user that both share."""
@@ -81,12 +99,12 @@ class Shared:
 
     # ---- who tiers
 
-    def round(self, tables, **more):
+    def round(self, tables, *flags, **more):
         """One run of ours for these tables only: snapshots of others that its rounds found and recorded, by table, and how it ended."""
-        done, code = self.world.round(self.cluster.address, "--set", f"tables.include={','.join(tables)}", **more)
+        done, code = self.world.round(self.cluster.address, "--set", f"tables.include={','.join(tables)}", *flags, **more)
         return {table_name(r): r["recovered"] for r in done if r["recovered"] is not None}, code
 
-    def ours(self, tables):
+    def ours(self, tables, seconds=60, pause=0.1):
         """Rounds of ours until these tables are tiered; the snapshots that they recorded for others."""
         done = {}
 
@@ -95,34 +113,40 @@ class Shared:
             if left:
                 done.update(self.round(left)[0])
             return not left
-        until(60, f"rounds of {', '.join(tables)}", attempt)
+        until(seconds, f"rounds of {', '.join(tables)}", attempt, pause)
         return done
 
-    def ours_killed(self, tables, point=PUBLISHED):
-        """A service of ours dies at a fail point of each table's round; the id of the snapshot each had published. Their leases are ended."""
-        published = {}
+    def ours_killed(self, tables, point=AFTER_PUBLISH):
+        """A service of ours dies at a fail point of each table's round. Their leases are ended."""
         for table in tables:
             before = (self.newest(table) or {"id": 0})["id"]
             until(60, f"kill at {point}", lambda: self.round([table], fail=f"{point}=kill", codes=(0, -6, -9))[1])
-            published[table] = (self.newest(table) or {"id": 0})["id"]
-            same(published[table], before + (point == PUBLISHED), f"{table}: newest snapshot after a kill at {point}")
+            same((self.newest(table) or {"id": 0})["id"], before + (point != BEFORE_PUBLISH), f"{table}: newest snapshot after a kill at {point}")
             check(not self.tiered(table), f"{table} is recorded in Fluss after a kill at {point}")
             frames.expire(self.cluster.address, self.ids[table])
-        return published
 
     def theirs(self, job, tables):
         """The job works until these tables are tiered, and rests again."""
+        self.renew()
         job.proxy.asks = True
         try:
             for table in tables:
                 until(60, f"round of {table} by the Flink job", lambda: job.works() or self.tiered(table))
         finally:
             job.proxy.asks = False
-        job.rests()
+        job.has_in_hand()
+
+    def renew(self):
+        """On a slow machine a lease must not end before a case wants it to."""
+        for table, since in self.leased.items():
+            if time.monotonic() > since + 75:
+                frames.renew(self.cluster.address, self.ids[table])
+                self.leased[table] = time.monotonic()
 
     def theirs_killed(self, job, table):
         """The job is killed when its snapshot of this table is in the lake, and its call that tells Fluss is held; the snapshot's id. Its leases are ended."""
         before = (self.known(table) or (0,))[0]
+        self.renew()
         hold = job.proxy.hold(frames.COMMIT)
         job.proxy.asks = True
         committed = committed_snapshot(hold.caught())

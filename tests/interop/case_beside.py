@@ -1,21 +1,39 @@
 """Lakeward beside the real Flink tiering job, on the same tables of a real cluster."""
-from beside import Shared
+import json
+import pathlib
+import time
+
+import frames
+from beside import BEFORE_PUBLISH, Shared, committed_snapshot, made_by
+from case_cluster import LAKE, with_system_columns
+from checks import rows_equal
 from flink import Job
-from world import case, check, same
+from world import case, check, same, tail, until
 
 LOG, KEYED, PART, PART_KEYED = "b.log", "b.keyed", "b.part", "b.part_keyed"
 TABLES = [LOG, KEYED, PART, PART_KEYED]
+LATE, ZOMBIE = "o.late_keyed", "o.zombie_part"
+OVERLAPPED = [LATE, ZOMBIE]
 
 
-@case("beside", "rounds of Lakeward and of the real Flink tiering job in turn on the same tables, either first, each killed once between publish and record: "
-                "each takes the other's snapshots, offsets and commit user, every row once")
+@case("beside", "Lakeward and the real Flink tiering job on the same tables. In turn, either first, each killed between publish and record: each takes the other's snapshots, offsets "
+                "and commit user, every row once. Roll-back: Lakeward dies at bad moments and the job goes on alone, our pins there or taken off. Held beyond its lease before it "
+                "records: its rows are recovered, its late record is repaired; before it prepares: what it doubles is found and held, and the hint's way out heals it")
 def beside(world):
     shared = Shared(world)
-    job = Job(world, shared.cluster, "JOB")
-    for table in TABLES:
+    zombie, job = Job(world, shared.cluster, "ZOMBIE", parallelism=2), Job(world, shared.cluster, "JOB")
+    for table in TABLES + OVERLAPPED:
         shared.create(table, partitions=["part"] if "part" in table else [], bucket_keys=["id"] if "keyed" in table else [])
+    overlap = Overlap(shared, zombie)
+    overlap.begin()
     in_turn(shared, job)
     killed(shared, job)
+    rolled_back(shared, job)
+    overlap.leases_end()
+    overlap.late_record()
+    overlap.doubled_rows()
+    overlap.way_out(job)
+    return f"{sum(map(len, shared.written.values()))} rows"
 
 
 def in_turn(shared, job):
@@ -34,12 +52,13 @@ def in_turn(shared, job):
 
 
 def killed(shared, job):
-    shared.write(TABLES)
-    shared.ours_killed(TABLES)
-    shared.write([LOG, PART])  # the others have nothing new: the job has to see that their rows are there
-    shared.theirs(job, TABLES)
-    shared.agree([LOG, PART], "theirs")
-    shared.agree([KEYED, PART_KEYED], "ours")
+    dead = [LOG, PART_KEYED]
+    shared.write(dead)
+    shared.ours_killed(dead)
+    shared.write([LOG])  # the other has nothing new: the job has to see that its rows are there
+    shared.theirs(job, dead)
+    shared.agree([LOG], "theirs")
+    shared.agree([PART_KEYED], "ours")
     for table in (PART, KEYED):
         shared.write([table])
         snapshot = shared.theirs_killed(job, table)
@@ -50,7 +69,130 @@ def killed(shared, job):
     shared.agree([PART], "theirs")
     shared.agree([KEYED], "ours")
     shared.every_row_once(TABLES)
+
+
+def rolled_back(shared, job):
+    """Lakeward has worked on all tables, dies at several moments of their rounds, and never comes back."""
+    shared.write(TABLES)
+    shared.ours(TABLES)
+    shared.write(TABLES)
+    shared.ours_killed([LOG, PART])
+    shared.ours_killed([KEYED], "commit.before_record")
+    shared.ours_killed([PART_KEYED], BEFORE_PUBLISH)
+    for _ in range(2):
+        shared.write(TABLES)
+        shared.theirs(job, TABLES)
+        shared.agree(TABLES, "theirs")
+    shared.every_row_once(TABLES)
+    for table in TABLES:
+        check(shared.pins(table), f"{table}: no pin of ours is there")
+        pinned = min(json.loads(pin.read_text())["nextSnapshot"] for pin in shared.pins(table))
+        shared.lake(table, "expire")
+        same(shared.snapshots(table)[0], pinned, f"{table}: oldest snapshot after an expiry with our pins")
+        shared.take_off(table)
+        shared.lake(table, "expire")
+        same(shared.snapshots(table), [shared.newest(table)["id"]], f"{table}: snapshots after an expiry without our pins")
     shared.write(TABLES)
     shared.theirs(job, TABLES)
     shared.agree(TABLES, "theirs")
     shared.every_row_once(TABLES)
+
+
+class Overlap:
+    """The job is held beyond its lease with a table at two places of a round, and meets what we did meanwhile."""
+
+    def __init__(self, shared, job):
+        self.shared, self.job = shared, job
+
+    def begin(self):
+        shared, job = self.shared, self.job
+        shared.write(OVERLAPPED)
+        shared.ours(OVERLAPPED)
+        shared.write([LATE])
+        self.commit = job.proxy.hold(frames.COMMIT)
+        job.proxy.asks = True
+        self.theirs = committed_snapshot(self.commit.caught())
+        same(self.theirs, (shared.ids[LATE], shared.newest(LATE)["id"]), "table and snapshot of the call that is held")
+        # Its committer stands still; its readers read the other table, whose rows then wait for the committer.
+        job.proxy.asks = False
+        job.has_in_hand(shared.ids[LATE])
+        # A round of the job lasts one freshness at most.
+        shared.client.ask("set", ZOMBIE, properties={"table.datalake.freshness": "10s"})
+        idle = shared.data_files(ZOMBIE)
+        before = shared.ends(ZOMBIE)
+        shared.write([ZOMBIE])
+        self.doubled = shared.written[ZOMBIE][-60:]
+        splits = sum(end > before.get(bucket, 0) for bucket, end in shared.ends(ZOMBIE).items())
+        job.proxy.asks = True
+        until(30, "files of the zombie", lambda: job.works() or len(shared.data_files(ZOMBIE)) == len(idle) + splits)
+        job.proxy.asks = False
+        job.has_in_hand(shared.ids[LATE], shared.ids[ZOMBIE])
+        shared.client.ask("set", ZOMBIE, properties=LAKE)
+        self.prepare = job.proxy.hold(frames.PREPARE)
+        self.heartbeat = job.proxy.hold(frames.HEARTBEAT)
+        self.heartbeat.caught()
+        shared.leased = dict.fromkeys(OVERLAPPED, time.monotonic())
+
+    def leases_end(self):
+        """The coordinator's fixed 2 minutes, looked at each 15 s. Then the tables are ours."""
+        shared = self.shared
+        shared.leased = {}
+        shared.write(OVERLAPPED)
+        recovered = shared.ours(OVERLAPPED, seconds=180, pause=2)
+        same(recovered, {LATE: self.theirs[1]}, "snapshot of the job that we recorded")
+        shared.agree(OVERLAPPED, "ours")
+        shared.every_row_once(OVERLAPPED)
+
+    def late_record(self):
+        """The job's call arrives: Fluss goes back to its snapshot and throws ours away. A round of ours puts it right."""
+        shared = self.shared
+        ours = shared.newest(LATE)
+        file = pathlib.Path(ours["properties"]["fluss-offsets"].removeprefix("file:"))
+        check(file.exists(), f"no offsets file {file}")
+        self.commit.release()
+        until(30, "late record", lambda: shared.known(LATE)[0] == self.theirs[1])
+        until(30, "end of the offsets file of the entry that was thrown away", lambda: not file.exists())
+        shared.write([LATE])
+        same(shared.ours([LATE]), {LATE: ours["id"]}, "snapshot recorded again")
+        shared.agree([LATE], "ours")
+        shared.every_row_once([LATE])
+
+    def doubled_rows(self):
+        """The job prepares and commits what we have tiered meanwhile. Its next look at the table holds it, and it alone."""
+        shared = self.shared
+        self.own = shared.newest(ZOMBIE)["id"]
+        same(frames.first(frames.first(self.prepare.caught(), 1), 1), shared.ids[ZOMBIE], "table that the job prepares")
+        self.prepare.release()
+        until(30, "commit of the zombie", lambda: self.job.works() or shared.known(ZOMBIE)[0] == self.own + 1)
+        self.heartbeat.release()
+        same(made_by(shared.newest(ZOMBIE)), "theirs", "who made the newest snapshot")
+        self.job.kill()
+        twice = with_system_columns(shared.client, ZOMBIE, shared.written[ZOMBIE] + self.doubled)
+        rows_equal(shared.world, shared.folder(ZOMBIE), twice)
+        shared.write([LATE, ZOMBIE])
+        said = until(30, "hold", self.held)
+        for fact in (ZOMBIE, f"above `{self.own}` up to `{self.own + 1}`", f"`{len(self.doubled)}` rows", "roll the lake table back"):
+            check(fact in said, f"the hold does not say {fact}: {said}")
+        same(shared.newest(ZOMBIE)["id"], self.own + 1, "newest snapshot of the table on hold")
+        shared.ours([LATE])
+        shared.agree([LATE], "ours")
+
+    def held(self):
+        """What a run of ours says that finds a data fault; nothing when the table was not handed out."""
+        log = self.shared.world.here / "held.log"
+        code = self.shared.round([LATE, ZOMBIE], codes=(0, 5), name="held")[1]
+        return code == 5 and tail(log, 100)
+
+    def way_out(self, job):
+        """As the hold says: back to our snapshot, and Fluss told so; what lies beyond is tiered again."""
+        shared = self.shared
+        told = json.loads(shared.snapshot(ZOMBIE, self.own)["properties"]["lakeward.offsets"])
+        offsets = [(p["partition_id"], bucket, end) for p in told["partition_offsets"] for bucket, end in enumerate(p["bucket_offsets"]) if end >= 0]
+        shared.lake(ZOMBIE, "roll-back", snapshot=self.own)
+        frames.record(shared.cluster.address, shared.ids[ZOMBIE], ZOMBIE, self.own, offsets)
+        shared.ours([ZOMBIE])
+        shared.agree([ZOMBIE], "ours")
+        shared.write([ZOMBIE])
+        shared.theirs(job, [ZOMBIE])
+        shared.agree([ZOMBIE], "theirs")
+        shared.every_row_once([ZOMBIE])

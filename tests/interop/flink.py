@@ -41,9 +41,9 @@ class Job:
             hold.drop()
         return sorted(self.proxy.held)
 
-    def rests(self):
-        """Waits until it has nothing in hand."""
-        self.proxy.wait(30, "rest of the Flink job", lambda: not self.proxy.held)
+    def has_in_hand(self, *tables):
+        """Waits until it has exactly these table ids in hand; none: until it rests."""
+        self.proxy.wait(30, f"moment when the Flink job has tables {tables} in hand", lambda: self.proxy.held == set(tables))
 
     def works(self):
         check(self.process.poll() is None, f"the Flink job ended with {self.process.returncode}: {tail(self.process.log)}")

@@ -15,7 +15,6 @@ class Proxy:
     def __init__(self, listen, target):
         self.target, self.holds, self.lock = target, {}, threading.Condition()
         self.asks = False  # whether its heartbeats may ask for a table
-        self.handed = {}  # db.table -> times that it was handed out
         self.held = set()  # ids of tables handed out, and not reported as done yet
         self.sockets = []
         self.listener = socket.create_server(("127.0.0.1", listen))
@@ -87,9 +86,6 @@ class Proxy:
                 self.held -= reported
                 table = frames.first(frame[5:], 2)
                 if table is not None:
-                    path = frames.first(table, 2)
-                    name = f"{frames.first(path, 1).decode()}.{frames.first(path, 2).decode()}"
-                    self.handed[name] = self.handed.get(name, 0) + 1
                     self.held.add(frames.first(table, 1))
                 self.lock.notify_all()
         inside.sendall(frames.framed(frame))
