@@ -220,10 +220,10 @@ fn write_stage(fields: &[Field], rows: impl Iterator<Item = RecordBatch>) -> usi
         for rows in rows {
             let count = i64::try_from(rows.num_rows()).unwrap();
             let permit = machine.budget.acquire(1 << 20).await;
-            writer.write(rows, offset, permit).await.unwrap();
+            writer.write(rows, None, offset, permit).await.unwrap();
             offset += count;
         }
-        writer.finish().await.unwrap().iter().map(|entry| usize::try_from(entry.file.file_size).unwrap()).sum()
+        writer.finish().await.unwrap().data.iter().map(|entry| usize::try_from(entry.file.file_size).unwrap()).sum()
     })
 }
 

@@ -6,6 +6,7 @@
 mod avro;
 mod arrow;
 mod binary_row;
+mod key_order;
 pub mod manifest;
 pub mod merge;
 mod meta;
@@ -18,6 +19,7 @@ mod types;
 
 pub use arrow::{lake_arrow_field, lake_arrow_schema};
 pub use binary_row::{RowWriter, bucket_of_hash, murmur_hash};
+pub use key_order::KeyOrder;
 pub use meta::{BinaryRow, DataFile, EntryKind, ManifestEntry, ManifestFile, SimpleStats, Snapshot, TableSchema};
 pub use options::TableOptions;
 pub use types::{number_nested, parse_type, type_json, type_text};

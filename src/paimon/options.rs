@@ -59,6 +59,12 @@ pub struct TableOptions {
     pub target_file_rows: u64,
     /// `data-file.prefix`.
     pub data_file_prefix: String,
+    /// `changelog-file.prefix`.
+    pub changelog_file_prefix: String,
+    /// `changelog-producer` = `input` on a primary-key table: the writer writes changelog files (P9.3).
+    pub changelog_input: bool,
+    /// `data-file.thin-mode` on a primary-key table: files do not repeat the key (P7.3).
+    pub thin: bool,
     /// `parquet` or, with `file.suffix.include.compression`, for example `zstd.parquet`.
     pub data_file_extension: String,
     /// `metadata.stats-dense-store`.
@@ -142,7 +148,10 @@ impl TableOptions {
             compression,
             target_file_bytes: options.size("target-file-size", if has_key { 128 << 20 } else { 256 << 20 })?,
             target_file_rows: options.number("target-file-row-num", u64::MAX)?.max(1),
-            data_file_prefix: options.file_prefix()?,
+            data_file_prefix: options.file_prefix("data-file.prefix", "data-")?,
+            changelog_file_prefix: options.file_prefix("changelog-file.prefix", "changelog-")?,
+            changelog_input: has_key && options.changelog_input()?,
+            thin: has_key && options.boolean("data-file.thin-mode", false)?,
             data_file_extension: extension,
             stats_dense: options.boolean("metadata.stats-dense-store", true)?,
             stats_mode: options.stats_mode("metadata.stats-mode")?,
@@ -293,12 +302,22 @@ impl<'a> Options<'a> {
         })
     }
 
-    fn file_prefix(&self) -> Result<String> {
-        let text = self.text("data-file.prefix").unwrap_or("data-");
+    fn file_prefix(&self, key: &str, default: &str) -> Result<String> {
+        let text = self.text(key).unwrap_or(default);
         if text.contains(['/', '\\']) {
-            return Err(invalid("data-file.prefix", text));
+            return Err(invalid(key, text));
         }
         Ok(text.to_owned())
+    }
+
+    /// The other producers' changelogs are the compactor's to write.
+    fn changelog_input(&self) -> Result<bool> {
+        let key = "changelog-producer";
+        match self.text(key).unwrap_or("none").to_ascii_lowercase().as_str() {
+            "input" => Ok(true),
+            "none" | "lookup" | "full-compaction" => Ok(false),
+            other => Err(unsupported(key, other)),
+        }
     }
 
     fn consumer_expiration(&self) -> Result<Option<Duration>> {

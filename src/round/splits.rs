@@ -153,7 +153,7 @@ impl Work {
             }
             return Err(error);
         }
-        done.entries = writer.finish().await?;
+        done.entries = writer.finish().await?.data;
         debug!(bucket = %done.split.bucket, rows = done.rows, files = done.entries.len(), cut = done.is_cut(), "split written");
         Ok(done)
     }
@@ -179,7 +179,7 @@ impl Work {
             for (batch, base_offset, bytes) in self.convert(&done.split, batches).await? {
                 done.rows = done.rows.saturating_add(batch.num_rows() as u64);
                 let share = permit.split(bytes);
-                writer.write(batch, base_offset, share).await?;
+                writer.write(batch, None, base_offset, share).await?;
             }
             done.end_offset = Some(end_offset);
             done.fetched_bytes = done.fetched_bytes.saturating_add(fetched_bytes);

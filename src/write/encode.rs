@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampNanosecondType;
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::{Field as ArrowField, SchemaRef};
+use arrow_schema::{Field as ArrowField, Schema as ArrowSchema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::column::writer::{ColumnCloseResult, ColumnWriter, get_column_writer};
@@ -22,34 +22,96 @@ use super::encoding::{self, Codec};
 use super::nested::{leaf_count, size_of};
 use super::schema::{is_int96, parquet_schema};
 use crate::error::{Error, Result};
-use crate::paimon::stats::StatsMode;
-use crate::paimon::{TableSchema, lake_arrow_schema};
+use crate::model::{DataType, Field, TypeKind};
+use crate::paimon::stats::{self, ColumnStats, StatsMode};
+use crate::paimon::{SimpleStats, TableSchema, lake_arrow_field};
 
 /// What all files of a table have in common.
 #[derive(Debug)]
 pub(super) struct Shape {
-    /// Columns in schema order.
-    pub(super) schema: Arc<TableSchema>,
+    /// Columns of a file: those of the table, on primary-key tables behind key, sequence number and kind.
+    fields: Vec<Field>,
     /// How batches have to look.
     pub(super) arrow: SchemaRef,
     parquet: Arc<SchemaDescriptor>,
     codec: Codec,
-    pub(super) modes: Vec<StatsMode>,
+    /// What is kept of the statistics of the table's columns.
+    modes: Vec<StatsMode>,
+    /// Places of the key among `fields`.
+    keys: Vec<usize>,
 }
 
+/// Statistics of a file (P4.4, P4.6).
+pub(super) struct FileStats {
+    pub(super) keys: SimpleStats,
+    pub(super) values: SimpleStats,
+    pub(super) value_columns: Option<Vec<String>>,
+}
+
+/// System columns of primary-key files: names and ids (P2.3), as they stand in the file (P7.3).
+const SYSTEM: [(&str, i32, TypeKind); 2] =
+    [("_SEQUENCE_NUMBER", 2_147_483_646, TypeKind::BigInt), ("_VALUE_KIND", 2_147_483_645, TypeKind::TinyInt)];
+/// Added to the id of a key column for its repetition (P2.3).
+const KEY_ID: i32 = 1_073_741_823;
+/// What is kept of the statistics of a key (P4.4).
+const KEY_MODE: StatsMode = StatsMode::Truncate(128);
+
 impl Shape {
-    /// `modes` has one element per column.
+    /// For files of `schema`. `modes` has one element per column; `thin`: a primary-key file does not repeat its key.
     ///
     /// # Errors
-    /// `Unsupported` names a column of a type that a lake file can't hold.
-    pub(super) fn new(schema: Arc<TableSchema>, codec: Codec, modes: Vec<StatsMode>) -> Result<Self> {
-        let parquet = parquet_schema(&schema)?;
-        let arrow = lake_arrow_schema(&schema)?;
-        Ok(Self { schema, arrow, parquet, codec, modes })
+    /// `Unsupported` names a column of a type that a lake file can't hold; `Data` a key that is no column.
+    pub(super) fn new(schema: &TableSchema, codec: Codec, modes: Vec<StatsMode>, thin: bool) -> Result<Self> {
+        let mut fields: Vec<Field> = Vec::new();
+        let names = schema.trimmed_primary_keys();
+        if !names.is_empty() {
+            for (name, data_type) in names.iter().zip(schema.types_of(&names)?).filter(|_| !thin) {
+                let id = schema.field(name).map_or(KEY_ID, |field| KEY_ID.saturating_add(field.id));
+                let data_type = DataType::required(data_type.kind);
+                fields.push(Field { id, name: format!("_KEY_{name}"), data_type, comment: None });
+            }
+            fields.extend(SYSTEM.map(|(name, id, kind)| Field {
+                id,
+                name: name.into(),
+                data_type: DataType::required(kind),
+                comment: None,
+            }));
+        }
+        let lead = fields.len();
+        let value_place = |name: &String| schema.fields.iter().position(|field| field.name == *name).map(|place| lead + place);
+        let keys = if thin { names.iter().filter_map(value_place).collect() } else { (0..names.len()).collect() };
+        fields.extend(schema.fields.iter().cloned());
+        let parquet = parquet_schema(&fields)?;
+        let arrow = Arc::new(ArrowSchema::new(fields.iter().map(lake_arrow_field).collect::<Result<Vec<_>>>()?));
+        Ok(Self { fields, arrow, parquet, codec, modes, keys })
+    }
+
+    /// Columns before those of the table.
+    fn lead(&self) -> usize {
+        self.fields.len() - self.modes.len()
     }
 
     fn bounds(&self) -> Vec<Bounds> {
-        self.schema.fields.iter().zip(&self.modes).map(|(field, mode)| Bounds::new(&field.data_type.kind, *mode)).collect()
+        let mode = |place: usize| if self.keys.contains(&place) { None } else { self.modes.get(place.checked_sub(self.lead())?) };
+        let all = self.fields.iter().enumerate();
+        all.map(|(place, field)| Bounds::new(&field.data_type.kind, mode(place).copied().unwrap_or(StatsMode::Full))).collect()
+    }
+
+    /// Statistics of a file whose columns have `bounds`.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub(super) fn stats(&self, bounds: &[Bounds], dense: bool) -> Result<FileStats> {
+        let exact: Vec<ColumnStats> = bounds.iter().map(Bounds::stats).collect();
+        let key = |place: &usize| Some((self.fields.get(*place)?.data_type.clone(), exact.get(*place)?));
+        let (types, keys): (Vec<_>, Vec<_>) = self.keys.iter().filter_map(key).unzip();
+        let keys: Vec<ColumnStats> =
+            types.iter().zip(keys).map(|(data_type, stats)| stats.clone().limited(&data_type.kind, KEY_MODE)).collect();
+        let keys = stats::simple_stats(&types, &keys)?;
+        let columns = self.fields.get(self.lead()..).unwrap_or_default();
+        let (values, value_columns) =
+            stats::value_stats(columns, &self.modes, exact.into_iter().skip(self.lead()).collect(), dense)?;
+        Ok(FileStats { keys, values, value_columns })
     }
 }
 
@@ -87,14 +149,14 @@ impl FileEncoder {
             .create_column_writers(self.row_groups)
             .map_err(fault)?;
         self.row_groups += 1;
-        let count = count.clamp(1, self.shape.schema.fields.len().max(1));
+        let count = count.clamp(1, self.shape.fields.len().max(1));
         let mut parts: Vec<(usize, ColumnSet)> =
             (0..count).map(|_| (0, ColumnSet { batches: Arc::clone(batches), columns: Vec::new() })).collect();
-        let mut columns = Vec::with_capacity(self.shape.schema.fields.len());
+        let mut columns = Vec::with_capacity(self.shape.fields.len());
         let bounds = std::mem::take(&mut self.bounds);
         // A leaf each, in the order of the columns.
         let mut leaves = sinks.into_iter().zip(self.shape.parquet.columns());
-        let fields = self.shape.schema.fields.iter().zip(self.shape.arrow.fields());
+        let fields = self.shape.fields.iter().zip(self.shape.arrow.fields());
         for (index, (bounds, (field, arrow))) in bounds.into_iter().zip(fields).enumerate() {
             let kind = &field.data_type.kind;
             let (leaves, descriptors): (Vec<_>, Vec<_>) = leaves.by_ref().take(leaf_count(kind)).unzip();

@@ -1,31 +1,36 @@
-//! Batches of one bucket → Parquet files and their metadata, for append tables.
+//! Batches of one bucket → Parquet files and their metadata, for append and primary-key tables.
 //!
 //! Owns the Parquet shape of a lake table (P7), late encoding, rolling, and typed statistics. Does not own how rows get
 //! their lake columns (`mapping`), nor how files become visible (`commit`). Caller: `round`.
 
 mod bounds;
 mod bucket;
+mod buffer;
 mod encode;
 mod encoding;
+mod files;
+mod keyed;
 mod nested;
 mod schema;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrow_schema::SchemaRef;
 use futures::StreamExt;
 
 use self::encode::Shape;
 use self::encoding::Codec;
+use self::keyed::Keys;
 use crate::error::{Error, Result};
 use crate::model::RoundId;
 use crate::paimon::options::TableOptions;
-use crate::paimon::{TableSchema, path};
+use crate::paimon::{TableSchema, lake_arrow_schema, path};
 use crate::runtime::Runtime;
 use crate::storage::Store;
 
 pub use crate::paimon::ManifestEntry;
-pub use bucket::{BucketTarget, BucketWriter};
+pub use bucket::{BucketFiles, BucketTarget, BucketWriter};
 
 /// Deletes in flight at once.
 const DELETES_AT_ONCE: usize = 16;
@@ -47,12 +52,26 @@ impl Default for WriteOptions {
     }
 }
 
+/// What a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileKind {
+    /// Rows of the table.
+    Data,
+    /// What has happened to them (P9.3).
+    Changelog,
+}
+
 /// What all bucket writers of one round share.
 #[derive(Debug)]
 pub struct WriteContext {
     store: Store,
     root: String,
+    schema: Arc<TableSchema>,
+    /// How batches have to look.
+    arrow: SchemaRef,
     shape: Arc<Shape>,
+    /// On primary-key tables.
+    keys: Option<Arc<Keys>>,
     table: TableOptions,
     round: RoundId,
     runtime: Runtime,
@@ -61,10 +80,10 @@ pub struct WriteContext {
 }
 
 impl WriteContext {
-    /// Prepares writing into the append table at `root` (its folder inside `store`, e.g. `demo.db/orders`).
+    /// Prepares writing into the table at `root` (its folder inside `store`, e.g. `demo.db/orders`).
     ///
     /// # Errors
-    /// `Unsupported` names what this build can't write: primary keys, a type, an option; `Invalid` an option's value.
+    /// `Unsupported` names what this build can't write: a type, an option; `Invalid` an option's value.
     pub fn new(
         store: Store,
         root: impl Into<String>,
@@ -73,15 +92,20 @@ impl WriteContext {
         runtime: Runtime,
         options: WriteOptions,
     ) -> Result<Arc<Self>> {
-        if !schema.primary_keys.is_empty() {
-            return Err(Error::unsupported("writing primary-key tables"));
-        }
         let table = TableOptions::parse(&schema)?;
         let codec =
             Codec::new(table.compression, schema.option("file.compression").is_none() && table.data_file_extension == "parquet")?;
         let modes = table.stats_modes(&schema.fields);
-        let shape = Arc::new(Shape::new(schema, codec, modes)?);
-        Ok(Arc::new(Self { store, root: root.into(), shape, table, round, runtime, options, files: AtomicU64::new(0) }))
+        let shape = Arc::new(Shape::new(&schema, codec, modes, table.thin)?);
+        let keyed = !schema.primary_keys.is_empty();
+        let keys = keyed.then(|| Keys::new(&schema, !table.thin)).transpose()?.map(Arc::new);
+        let arrow = lake_arrow_schema(&schema)?;
+        let (root, files) = (root.into(), AtomicU64::new(0));
+        Ok(Arc::new(Self { store, root, schema, arrow, shape, keys, table, round, runtime, options, files }))
+    }
+
+    fn keys(&self) -> Result<Arc<Keys>> {
+        self.keys.clone().ok_or_else(|| Error::internal("a table without key"))
     }
 
     /// Deletes files of this round that no snapshot can name (commit.md). Files that are gone already are fine.
@@ -91,7 +115,7 @@ impl WriteContext {
     pub async fn discard(&self, files: &[ManifestEntry]) -> Result<()> {
         let paths = files
             .iter()
-            .map(|entry| Ok(format!("{}/{}", self.root, path::data_file(&self.shape.schema, entry)?)))
+            .map(|entry| Ok(format!("{}/{}", self.root, path::data_file(&self.schema, entry)?)))
             .collect::<Result<Vec<_>>>()?;
         self.delete(paths).await
     }
@@ -106,9 +130,13 @@ impl WriteContext {
     }
 
     /// A file name that no other writer of any round uses: the round's uuid and a counter (P1.2, commit.md step 2).
-    fn next_file_name(&self) -> String {
+    fn next_file_name(&self, kind: FileKind) -> String {
         let counter = self.files.fetch_add(1, Ordering::Relaxed);
-        path::data_file_name(&self.table.data_file_prefix, self.round.0, counter, &self.table.data_file_extension)
+        let prefix = match kind {
+            FileKind::Data => &self.table.data_file_prefix,
+            FileKind::Changelog => &self.table.changelog_file_prefix,
+        };
+        path::data_file_name(prefix, self.round.0, counter, &self.table.data_file_extension)
     }
 }
 

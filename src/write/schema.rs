@@ -8,7 +8,7 @@ use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
 use crate::error::{Error, Result};
 use crate::model::{DataType, Field, TypeKind};
-use crate::paimon::{TableSchema, type_text};
+use crate::paimon::type_text;
 
 /// Timestamps of this precision and above have no INT64 form that Java reads (P7.1).
 const INT96_PRECISION: u8 = 7;
@@ -27,8 +27,8 @@ const NESTED_ID_STEP: i32 = 1024;
 ///
 /// # Errors
 /// `Unsupported` names a column of a type that a lake file can't hold.
-pub(super) fn parquet_schema(schema: &TableSchema) -> Result<Arc<SchemaDescriptor>> {
-    let columns = schema.fields.iter().map(column).collect::<Result<Vec<_>>>()?;
+pub(super) fn parquet_schema(fields: &[Field]) -> Result<Arc<SchemaDescriptor>> {
+    let columns = fields.iter().map(column).collect::<Result<Vec<_>>>()?;
     let root = Type::group_type_builder("paimon_schema").with_fields(columns).build().map_err(fault)?;
     Ok(Arc::new(SchemaDescriptor::new(Arc::new(root))))
 }

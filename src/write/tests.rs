@@ -22,6 +22,7 @@ use crate::runtime::Encoders;
 use crate::storage::{Fault, Faults};
 
 mod any;
+mod keyed;
 
 const GOLDEN: &str = "fixtures/paimon/all_types";
 
@@ -94,7 +95,7 @@ fn the_parquet_schema_is_java_s_for_every_type() {
     for name in ["all_types", "nested"] {
         let folder = format!("fixtures/paimon/{name}");
         let schema = TableSchema::from_json(&std::fs::read_to_string(format!("{folder}/schema/schema-0")).unwrap()).unwrap();
-        let ours = printed(parquet_schema(&schema).unwrap().root_schema());
+        let ours = printed(parquet_schema(&schema.fields).unwrap().root_schema());
         let file = std::fs::read_dir(format!("{folder}/bucket-0")).unwrap().next().unwrap().unwrap().path();
         let java = SerializedFileReader::new(Bytes::from(std::fs::read(file).unwrap())).unwrap();
         assert_eq!(ours, printed(java.metadata().file_metadata().schema()));
@@ -139,8 +140,8 @@ async fn java_s_rows_get_java_s_statistics_and_come_back_unchanged() {
     let store = Store::in_memory();
     let context = context(&store, &schema, WriteOptions::default());
     let mut writer = BucketWriter::new(Arc::clone(&context), target(), 10).unwrap();
-    writer.write(rows.clone(), 0, context.runtime.budget.acquire(1 << 10).await).await.unwrap();
-    let entries = writer.finish().await.unwrap();
+    writer.write(rows.clone(), None, 0, context.runtime.budget.acquire(1 << 10).await).await.unwrap();
+    let entries = writer.finish().await.unwrap().data;
     let [entry] = entries.as_slice() else { panic!("{entries:?}") };
 
     let dump = std::fs::read_to_string(format!("{GOLDEN}.dump.jsonl")).unwrap();
@@ -219,7 +220,7 @@ async fn write_orders(context: &Arc<WriteContext>, schema: &TableSchema, rows: i
     while from < rows {
         let to = rows.min(from + batch);
         let permit = context.runtime.budget.acquire(64 << 10).await;
-        writer.write(order_rows(schema, from, to), from, permit).await.unwrap();
+        writer.write(order_rows(schema, from, to), None, from, permit).await.unwrap();
         from = to;
     }
     writer
@@ -230,7 +231,7 @@ async fn files_hold_only_what_java_reads_right() {
     let schema = orders(&[]);
     let store = Store::in_memory();
     let context = context(&store, &schema, WriteOptions::default());
-    let entries = write_orders(&context, &schema, 60_000, 9_999).await.finish().await.unwrap();
+    let entries = write_orders(&context, &schema, 60_000, 9_999).await.finish().await.unwrap().data;
     let reader = SerializedFileReader::new(written(&store, &entries[0]).await).unwrap();
     let file = reader.metadata().file_metadata();
     assert_eq!((file.version(), file.key_value_metadata()), (1, None), "no arrow schema");
@@ -267,8 +268,8 @@ async fn a_column_with_nan_has_no_bounds_in_manifest_or_file() {
         let rows: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
         let rows = RecordBatch::try_new(lake_arrow_schema(&schema).unwrap(), vec![rows]).unwrap();
         let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
-        writer.write(rows, 0, context.runtime.budget.acquire(1).await).await.unwrap();
-        let entries = writer.finish().await.unwrap();
+        writer.write(rows, None, 0, context.runtime.budget.acquire(1).await).await.unwrap();
+        let entries = writer.finish().await.unwrap().data;
         let reader = SerializedFileReader::new(written(&store, &entries[0]).await).unwrap();
         let in_file = reader.metadata().row_group(0).column(0).statistics().is_some();
         assert_eq!(in_file, mode == "full", "{mode}");
@@ -290,7 +291,7 @@ async fn small_files_do_without_zstd_unless_it_was_asked_for() {
         let schema = orders(options);
         let store = Store::in_memory();
         let context = context(&store, &schema, WriteOptions::default());
-        let entries = write_orders(&context, &schema, rows, 1_000).await.finish().await.unwrap();
+        let entries = write_orders(&context, &schema, rows, 1_000).await.finish().await.unwrap().data;
         let reader = SerializedFileReader::new(written(&store, &entries[0]).await).unwrap();
         let codec = reader.metadata().row_group(0).column(0).compression();
         assert_eq!(matches!(codec, Compression::ZSTD(_)), zstd, "{options:?} {rows}");
@@ -303,7 +304,7 @@ async fn files_roll_at_the_target_size_and_their_sequences_go_on() {
     let store = Store::in_memory();
     let options = WriteOptions { row_group_bytes: 256 << 10, part_bytes: 100 << 10, ..WriteOptions::default() };
     let context = context(&store, &schema, options);
-    let entries = write_orders(&context, &schema, 60_000, 1_234).await.finish().await.unwrap();
+    let entries = write_orders(&context, &schema, 60_000, 1_234).await.finish().await.unwrap().data;
     assert!(entries.len() > 3, "{}", entries.len());
     let (mut next, mut seen) = (100, Vec::new());
     for entry in &entries {
@@ -326,7 +327,7 @@ async fn files_are_cut_at_the_row_limit_of_the_table() {
     let schema = orders(&[("target-file-row-num", "2500")]);
     let store = Store::in_memory();
     let context = context(&store, &schema, WriteOptions::default());
-    let entries = write_orders(&context, &schema, 10_100, 999).await.finish().await.unwrap();
+    let entries = write_orders(&context, &schema, 10_100, 999).await.finish().await.unwrap().data;
     let rows: Vec<i64> = entries.iter().map(|entry| entry.file.row_count).collect();
     assert_eq!(rows, [2_500, 2_500, 2_500, 2_500, 100]);
 }
@@ -342,7 +343,7 @@ async fn row_groups_encoded_side_by_side_are_the_same_file_as_one_after_the_othe
         let round = RoundId(uuid::Uuid::from_u128(7));
         let options = WriteOptions { row_group_bytes: 6 << 20, ..WriteOptions::default() };
         let context = WriteContext::new(store.clone(), "demo.db/t", Arc::clone(&schema), round, runtime, options).unwrap();
-        let mut entries = write_orders(&context, &schema, 100_000, 10_000).await.finish().await.unwrap();
+        let mut entries = write_orders(&context, &schema, 100_000, 10_000).await.finish().await.unwrap().data;
         entries[0].file.creation_time_ms = None;
         files.push((written(&store, &entries[0]).await, entries));
     }
@@ -355,8 +356,8 @@ async fn nothing_written_makes_no_file() {
     let store = Store::in_memory();
     let context = context(&store, &schema, WriteOptions::default());
     let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
-    writer.write(order_rows(&schema, 5, 5), 5, context.runtime.budget.acquire(1).await).await.unwrap();
-    assert_eq!(writer.finish().await.unwrap(), []);
+    writer.write(order_rows(&schema, 5, 5), None, 5, context.runtime.budget.acquire(1).await).await.unwrap();
+    assert_eq!(writer.finish().await.unwrap().data, []);
     assert_eq!(store.list("").await.unwrap(), []);
 }
 
@@ -380,7 +381,7 @@ async fn a_null_in_a_not_null_column_is_refused_with_its_place() {
     ))
     .unwrap();
     let rows = RecordBatch::try_new(arrow, vec![Arc::new(ids.finish()), Arc::new(names.finish())]).unwrap();
-    let error = writer.write(rows, 40, context.runtime.budget.acquire(1).await).await.unwrap_err();
+    let error = writer.write(rows, None, 40, context.runtime.budget.acquire(1).await).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Data);
     assert_eq!(error.to_string(), "NULL in column `id`, which is NOT NULL, at offset `42` of table 5 bucket 1");
 }
@@ -395,7 +396,7 @@ async fn memory_is_given_back_when_rows_are_encoded() {
     assert!(writer.buffered_bytes() > 5_000 * 40);
     writer.flush().await.unwrap();
     assert_eq!((context.runtime.budget.used(), writer.buffered_bytes()), (0, 0));
-    assert_eq!(writer.finish().await.unwrap()[0].file.row_count, 5_000);
+    assert_eq!(writer.finish().await.unwrap().data[0].file.row_count, 5_000);
 }
 
 #[tokio::test]
@@ -406,7 +407,7 @@ async fn rows_that_come_one_by_one_take_the_memory_of_rows_not_of_batches() {
     let writer = write_orders(&context, &schema, 640, 1).await;
     assert!(writer.buffered_bytes() < 640 * 200, "{}", writer.buffered_bytes());
     assert!(context.runtime.budget.used() < 640 * 200, "{}", context.runtime.budget.used());
-    let entries = writer.finish().await.unwrap();
+    let entries = writer.finish().await.unwrap().data;
     let back = read(written(&store, &entries[0]).await);
     assert_eq!(back[0].columns(), order_rows(&schema, 0, 640).columns());
 }
@@ -419,7 +420,7 @@ async fn abort_and_discard_leave_nothing_behind() {
     let context = context(&store, &schema, options);
     write_orders(&context, &schema, 30_000, 1_000).await.abort().await.unwrap();
     assert_eq!(store.list("").await.unwrap(), []);
-    let entries = write_orders(&context, &schema, 30_000, 1_000).await.finish().await.unwrap();
+    let entries = write_orders(&context, &schema, 30_000, 1_000).await.finish().await.unwrap().data;
     assert_eq!(store.list("").await.unwrap().len(), entries.len());
     context.discard(&entries).await.unwrap();
     assert_eq!(store.list("").await.unwrap(), []);
@@ -439,7 +440,7 @@ async fn a_finish_that_fails_takes_its_files_away_even_those_of_unknown_outcome(
         let mut writer = write_orders(&context, &schema, 900, 900).await;
         let rows = order_rows(&schema, 900, 2_900);
         let permit = context.runtime.budget.acquire(1).await;
-        let error = match writer.write(rows, 900, permit).await {
+        let error = match writer.write(rows, None, 900, permit).await {
             Ok(()) => writer.finish().await.unwrap_err(),
             Err(error) => error,
         };
@@ -456,13 +457,13 @@ async fn what_can_t_be_written_is_refused_by_name() {
         let round = RoundId(uuid::Uuid::from_u128(7));
         WriteContext::new(store.clone(), "t", Arc::new(schema), round, runtime, WriteOptions::default()).unwrap_err()
     };
-    let mut keyed = (*orders(&[("bucket", "1")])).clone();
+    let mut keyed = (*orders(&[("bucket", "1"), ("sequence.field", "code")])).clone();
     keyed.primary_keys.push("id".into());
     let one = |kind| (*table(vec![field(0, "a", DataType::nullable(kind))], &[])).clone();
     let precise = DataType::nullable(TypeKind::TimestampLtz { precision: 7 });
     let gzip = orders(&[("file.compression", "gzip")]);
     for (schema, words) in [
-        (keyed, &["primary-key"][..]),
+        (keyed, &["sequence.field"][..]),
         (one(TypeKind::Row(vec![])), &["`a`", "ROW without fields"]),
         (one(TypeKind::Multiset(Box::new(DataType::nullable(TypeKind::Int)))), &["`a`", "MULTISET"]),
         (one(TypeKind::Array(Box::new(precise))), &["`a`", "TIMESTAMP(7)"]),
@@ -488,8 +489,8 @@ async fn a_decimal_of_too_many_digits_is_refused_inside_nested_types_too() {
         let lists = arrow_array::ListArray::try_new(Arc::clone(element), offsets, Arc::new(values), None).unwrap();
         let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
         let rows = RecordBatch::try_new(Arc::clone(&arrow), vec![Arc::new(lists)]).unwrap();
-        writer.write(rows, 0, context.runtime.budget.acquire(64).await).await.unwrap();
-        let outcome = writer.finish().await;
+        writer.write(rows, None, 0, context.runtime.budget.acquire(64).await).await.unwrap();
+        let outcome = writer.finish().await.map(|files| files.data);
         assert_eq!(outcome.as_ref().map(Vec::len).map_err(|error| error.kind()), if fits { Ok(1) } else { Err(Kind::Data) });
         if let Err(error) = outcome {
             assert!(error.chain().contains("column `a`") && error.chain().contains("`100000`"), "{}", error.chain());

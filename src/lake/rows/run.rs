@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type, Int8Type};
-use arrow_array::{Array, ArrayRef, Int8Array, RecordBatch};
+use arrow_array::types::Int8Type;
+use arrow_array::{Array, Int8Array, RecordBatch};
 use arrow_cast::cast;
-use arrow_row::{OwnedRow, RowConverter, Rows, SortField};
+use arrow_row::{OwnedRow, Rows};
 use arrow_schema::DataType as ArrowType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
@@ -16,7 +16,7 @@ use super::{Column, arrow_fault, check_rows, open, shape};
 use crate::error::{Error, Result};
 use crate::lake::LakeTable;
 use crate::model::Datum;
-use crate::paimon::{ManifestEntry, TableSchema, lake_arrow_field};
+use crate::paimon::{KeyOrder, ManifestEntry, TableSchema};
 
 const SEQUENCE: &str = "_SEQUENCE_NUMBER";
 const KIND: &str = "_VALUE_KIND";
@@ -24,35 +24,20 @@ const KIND: &str = "_VALUE_KIND";
 /// How rows of a table are compared: by key, then by what decides between versions.
 #[derive(Debug)]
 pub(super) struct Order {
-    key_names: Vec<String>,
-    keys: RowConverter,
-    /// `sequence.field`, compared before the sequence number.
-    version_names: Vec<String>,
-    versions: RowConverter,
+    keys: KeyOrder,
+    /// `sequence.field`, then the sequence number.
+    versions: KeyOrder,
 }
 
 impl Order {
     pub(super) fn of(schema: &TableSchema, version_names: Vec<String>) -> Result<Self> {
-        let fields = |names: &[String]| {
-            let field = |name: &String| {
-                let field =
-                    schema.field(name).ok_or_else(|| Error::data(format!("schema {} has no column `{name}`", schema.id)))?;
-                Ok(SortField::new(lake_arrow_field(field)?.data_type().clone()))
-            };
-            names.iter().map(field).collect::<Result<Vec<_>>>()
-        };
-        let fault = |source| Error::unsupported("merging by a key of this type").with_source(source);
-        let key_names = schema.trimmed_primary_keys();
-        let keys = RowConverter::new(fields(&key_names)?).map_err(fault)?;
-        let mut version_fields = fields(&version_names)?;
-        version_fields.push(SortField::new(ArrowType::Int64));
-        let versions = RowConverter::new(version_fields).map_err(fault)?;
-        Ok(Self { key_names, keys, version_names, versions })
+        let keys = KeyOrder::new(schema, schema.trimmed_primary_keys(), &[])?;
+        Ok(Self { keys, versions: KeyOrder::new(schema, version_names, &[ArrowType::Int64])? })
     }
 
     /// Columns that merging needs beside those that are asked for.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.key_names.iter().chain(&self.version_names).map(String::as_str)
+        self.keys.names().iter().chain(self.versions.names()).map(String::as_str)
     }
 
     fn block(&self, stored: &RecordBatch, columns: &[Column]) -> Result<Block> {
@@ -64,14 +49,13 @@ impl Order {
         };
         let picked = |names: &[String]| {
             let column =
-                |name: &String| batch.column_by_name(name).map(one_nan).ok_or_else(|| Error::internal("a key column is not there"));
+                |name: &String| batch.column_by_name(name).cloned().ok_or_else(|| Error::internal("a key column is not there"));
             names.iter().map(column).collect::<Result<Vec<_>>>()
         };
-        let fault = |source| Error::internal("compare rows").with_source(source);
-        let keys = self.keys.convert_columns(&picked(&self.key_names)?).map_err(fault)?;
-        let mut versions = picked(&self.version_names)?;
+        let keys = self.keys.rows(&picked(self.keys.names())?)?;
+        let mut versions = picked(self.versions.names())?;
         versions.push(system(SEQUENCE, &ArrowType::Int64)?);
-        let versions = self.versions.convert_columns(&versions).map_err(fault)?;
+        let versions = self.versions.rows(&versions)?;
         let kinds = system(KIND, &ArrowType::Int8)?.as_primitive::<Int8Type>().clone();
         if let Some(kind) = kinds.values().iter().find(|kind| !(0..=3).contains(*kind)) {
             return Err(Error::data(format!("row kind {kind}")));
@@ -82,21 +66,6 @@ impl Order {
             )));
         }
         Ok(Block { batch, keys, versions, kinds, at: 0 })
-    }
-}
-
-/// Java knows one NaN, above everything; Arrow's order has negative ones below.
-fn one_nan(values: &ArrayRef) -> ArrayRef {
-    match values.data_type() {
-        ArrowType::Float32 => {
-            let one = |value: f32| if value.is_nan() { f32::NAN } else { value };
-            Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
-        }
-        ArrowType::Float64 => {
-            let one = |value: f64| if value.is_nan() { f64::NAN } else { value };
-            Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(one))
-        }
-        _ => Arc::clone(values),
     }
 }
 

@@ -118,9 +118,9 @@ proptest! {
             let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
             for at in (0..rows).step_by(23) {
                 let part = whole.slice(at, 23.min(rows - at));
-                writer.write(part, 0, context.runtime.budget.acquire(64).await).await.unwrap();
+                writer.write(part, None, 0, context.runtime.budget.acquire(64).await).await.unwrap();
             }
-            let entries = writer.finish().await.map_err(|error| error.chain()).unwrap();
+            let entries = writer.finish().await.map_err(|error| error.chain()).unwrap().data;
             read(written(&store, &entries[0]).await)
         });
         let back = arrow_select::concat::concat_batches(&back[0].schema(), &back).unwrap();

@@ -1,0 +1,258 @@
+//! The files of a bucket, one open at a time: row groups in, uploads and metadata out.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use futures::future::try_join_all;
+
+use super::bucket::BucketTarget;
+use super::encode::{ColumnSet, FileEncoder};
+use super::{FileKind, WriteContext};
+use crate::error::{Error, Result};
+use crate::paimon::{BinaryRow, DataFile, EntryKind, ManifestEntry};
+use crate::runtime::Permit;
+use crate::storage::Upload;
+
+/// Row groups of fewer Arrow bytes are encoded by one thread: handing them out costs more than it brings.
+const PARALLEL_BYTES: usize = 4 << 20;
+/// A file this full (in hundredths of the target size) is closed rather than topped up with a small row group.
+const FULL_PERCENT: u64 = 90;
+
+/// What a row group's rows add to the metadata of their file.
+#[derive(Debug, Clone)]
+pub(super) struct Marks {
+    /// Smallest and largest sequence number.
+    pub(super) sequences: (i64, i64),
+    /// −U and −D rows.
+    pub(super) deletes: i64,
+    /// First and last key; rows of no columns on append tables.
+    pub(super) keys: (BinaryRow, BinaryRow),
+}
+
+impl Marks {
+    /// Of this row group, then `next`.
+    fn and(self, next: Self) -> Self {
+        Self {
+            sequences: (self.sequences.0.min(next.sequences.0), self.sequences.1.max(next.sequences.1)),
+            deletes: self.deletes + next.deletes,
+            keys: (self.keys.0, next.keys.1),
+        }
+    }
+}
+
+/// Rows that are to be encoded together.
+pub(super) struct RowGroup {
+    /// In the columns of the file.
+    pub(super) batches: Vec<RecordBatch>,
+    pub(super) rows: usize,
+    /// Arrow bytes.
+    pub(super) bytes: usize,
+    pub(super) marks: Marks,
+    /// Given back when the rows are encoded.
+    pub(super) permits: Vec<Permit>,
+}
+
+/// A file that waits for its next row group.
+struct OpenFile {
+    path: String,
+    /// Absent only while it is on an encoder thread, and after a failure there.
+    encoder: Option<FileEncoder>,
+    upload: Option<Upload>,
+    rows: u64,
+    marks: Option<Marks>,
+}
+
+impl std::fmt::Debug for OpenFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenFile").field("path", &self.path).field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+/// Files of one kind in one bucket, of about the table's target size each.
+#[derive(Debug)]
+pub(super) struct Files {
+    context: Arc<WriteContext>,
+    kind: FileKind,
+    folder: String,
+    target: BucketTarget,
+    open: Option<OpenFile>,
+    /// Encoded bytes per Arrow byte, in thousandths, as far as this bucket has shown.
+    permille: u64,
+    done: Vec<ManifestEntry>,
+    /// Paths of the files that are there or may be.
+    written: Vec<String>,
+}
+
+impl Files {
+    pub(super) const fn new(context: Arc<WriteContext>, kind: FileKind, folder: String, target: BucketTarget) -> Self {
+        Self { context, kind, folder, target, open: None, permille: 500, done: Vec::new(), written: Vec::new() }
+    }
+
+    fn open_bytes(&self) -> u64 {
+        self.open.as_ref().and_then(|file| file.encoder.as_ref()).map_or(0, FileEncoder::bytes)
+    }
+
+    /// Arrow bytes of the next row group: no more than what fills the open file, as far as one can tell.
+    pub(super) fn group_bytes(&self) -> usize {
+        let missing = self.context.table.target_file_bytes.saturating_sub(self.open_bytes());
+        let missing = usize::try_from(missing.saturating_mul(1000) / self.permille.max(1)).unwrap_or(usize::MAX);
+        missing.clamp(1, self.context.options.row_group_bytes)
+    }
+
+    pub(super) fn group_rows(&self) -> usize {
+        let missing = self.context.table.target_file_rows.saturating_sub(self.open.as_ref().map_or(0, |file| file.rows));
+        usize::try_from(missing).unwrap_or(usize::MAX).clamp(1, self.context.options.row_group_rows)
+    }
+
+    /// Encodes a row group into the open file, or a new one, and closes the file if it is full.
+    ///
+    /// # Errors
+    /// `Data` names a column whose values do not fit it; `Unavailable` when the store fails.
+    pub(super) async fn encode(&mut self, group: RowGroup) -> Result<()> {
+        let RowGroup { batches, rows, bytes, marks, permits } = group;
+        if self.open.is_none() {
+            let path = format!("{}/{}", self.folder, self.context.next_file_name(self.kind));
+            self.open = Some(OpenFile { path, encoder: None, upload: None, rows: 0, marks: None });
+        }
+        let before = self.open_bytes();
+        let encoder = self.open.as_mut().and_then(|file| file.encoder.take());
+        let encoder = encode_group(&self.context, encoder, batches, bytes).await?;
+        // The rows' memory is free now.
+        drop(permits);
+        let size = encoder.bytes();
+        self.permille = (size - before).saturating_mul(1000) / u64::try_from(bytes).unwrap_or(u64::MAX).max(1);
+        let Some(file) = &mut self.open else { return Err(Error::internal("the open file is gone")) };
+        let encoder = file.encoder.insert(encoder);
+        file.rows += rows as u64;
+        file.marks = Some(match file.marks.take() {
+            Some(before) => before.and(marks),
+            None => marks,
+        });
+        let full = size.saturating_mul(100) >= self.context.table.target_file_bytes.saturating_mul(FULL_PERCENT);
+        if full || file.rows >= self.context.table.target_file_rows {
+            return self.close().await;
+        }
+        if encoder.unsent() < self.context.options.part_bytes {
+            return Ok(());
+        }
+        let part = encoder.take_bytes()?;
+        if file.upload.is_none() {
+            file.upload = Some(self.context.store.upload(&file.path).await?);
+        }
+        match &mut file.upload {
+            Some(upload) => upload.part(part).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the open file, if there is one.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store fails.
+    pub(super) async fn close(&mut self) -> Result<()> {
+        let Some(OpenFile { path, encoder: Some(encoder), upload, rows, marks: Some(marks) }) = self.open.take() else {
+            return Ok(());
+        };
+        let (rest, bounds) = encoder.close()?;
+        // From here on the file may be there, whatever is answered.
+        self.written.push(path.clone());
+        let size = match upload {
+            None => {
+                let size = rest.len() as u64;
+                self.context.store.put(&path, rest).await?;
+                size
+            }
+            Some(mut upload) => {
+                upload.part(rest).await?;
+                upload.finish().await?
+            }
+        };
+        let name = path.rsplit_once('/').map_or(path.as_str(), |(_, name)| name).to_owned();
+        let stats = self.context.shape.stats(&bounds, self.context.table.stats_dense)?;
+        let file = DataFile {
+            file_name: name,
+            file_size: i64::try_from(size).unwrap_or(i64::MAX),
+            row_count: i64::try_from(rows).unwrap_or(i64::MAX),
+            min_key: marks.keys.0,
+            max_key: marks.keys.1,
+            key_stats: stats.keys,
+            value_stats: stats.values,
+            min_sequence_number: marks.sequences.0,
+            max_sequence_number: marks.sequences.1,
+            schema_id: self.context.schema.id,
+            level: 0,
+            extra_files: Vec::new(),
+            creation_time_ms: Some(self.context.runtime.clock.now_ms()),
+            delete_row_count: Some(marks.deletes),
+            embedded_file_index: None,
+            file_source: Some(0),
+            value_stats_cols: stats.value_columns,
+            external_path: None,
+            first_row_id: None,
+            write_cols: None,
+        };
+        self.done.push(ManifestEntry {
+            kind: EntryKind::Add,
+            partition: self.target.partition.clone(),
+            bucket: self.target.bucket,
+            total_buckets: self.target.total_buckets,
+            file,
+        });
+        Ok(())
+    }
+
+    /// The files, in the order written; none is open.
+    pub(super) fn take(&mut self) -> Vec<ManifestEntry> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Gives up and deletes what was written.
+    ///
+    /// # Errors
+    /// `Unavailable` when some file could not be deleted; the others are.
+    pub(super) async fn abort(self) -> Result<()> {
+        let upload = match self.open.and_then(|file| file.upload) {
+            Some(upload) => upload.abort().await,
+            None => Ok(()),
+        };
+        self.context.delete(self.written).await.and(upload)
+    }
+}
+
+/// Encodes `batches` as a row group; a file starts when there is no `encoder`.
+///
+/// No method: a writer that is borrowed is not `Send` (uploads are not `Sync`), and rounds run on any thread.
+async fn encode_group(
+    context: &WriteContext,
+    encoder: Option<FileEncoder>,
+    batches: Vec<RecordBatch>,
+    bytes: usize,
+) -> Result<FileEncoder> {
+    let pool = &context.runtime.encoders;
+    let count = if bytes < PARALLEL_BYTES { 1 } else { pool.count() };
+    let shape = Arc::clone(&context.shape);
+    let batches = Arc::new(batches);
+    let start = move || -> Result<(FileEncoder, Vec<ColumnSet>)> {
+        let mut encoder = match encoder {
+            Some(encoder) => encoder,
+            None => FileEncoder::new(shape, &batches, bytes)?,
+        };
+        let sets = encoder.split(&batches, count)?;
+        if count > 1 {
+            return Ok((encoder, sets));
+        }
+        let columns = sets.into_iter().map(ColumnSet::encode).collect::<Result<_>>()?;
+        encoder.append(columns)?;
+        Ok((encoder, Vec::new()))
+    };
+    let (mut encoder, sets) = pool.run(start).await??;
+    if sets.is_empty() {
+        return Ok(encoder);
+    }
+    let columns = try_join_all(sets.into_iter().map(|set| pool.run(move || set.encode()))).await?;
+    let append = move || -> Result<FileEncoder> {
+        encoder.append(columns.into_iter().collect::<Result<_>>()?)?;
+        Ok(encoder)
+    };
+    pool.run(append).await?
+}
