@@ -225,12 +225,12 @@ fn all(ranges: &[Range<i64>]) -> Vec<i64> {
     ids
 }
 
-fn field(name: &str, kind: TypeKind, nullable: bool) -> Field {
+pub(crate) fn field(name: &str, kind: TypeKind, nullable: bool) -> Field {
     Field { id: 0, name: name.into(), data_type: DataType { kind, nullable }, comment: None }
 }
 
 /// A lake table that is due whenever somebody asks.
-fn descriptor(mut fields: Vec<Field>, partition_keys: &[&str], bucket_keys: &[&str], buckets: i32) -> TableDescriptor {
+pub(crate) fn descriptor(mut fields: Vec<Field>, partition_keys: &[&str], bucket_keys: &[&str], buckets: i32) -> TableDescriptor {
     for (field, id) in fields.iter_mut().zip(0..) {
         field.id = id;
     }
@@ -269,7 +269,7 @@ async fn append(cluster: &Cluster, path: &TablePath, ids: Range<i64>, day: &str)
     writer.append(&rows).await.map_err(|error| error.chain()).unwrap();
 }
 
-fn rows(writer: &Writer, ids: Range<i64>, day: &str) -> RecordBatch {
+pub(crate) fn rows(writer: &Writer, ids: Range<i64>, day: &str) -> RecordBatch {
     let schema = writer.schema();
     let columns = schema.fields().iter().map(|field| -> ArrayRef {
         match field.name().as_str() {
@@ -286,7 +286,7 @@ fn spec(day: &str) -> Vec<(String, String)> {
 }
 
 /// Looks again and again until there is something to see.
-async fn until<T>(runtime: &Runtime, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(runtime: &Runtime, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let wait = async {
         loop {
             if let Some(seen) = look().await {

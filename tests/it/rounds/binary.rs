@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 
@@ -20,6 +21,8 @@ fn lakeward(args: &[&str]) -> Command {
 pub(crate) struct Ended {
     /// Exit code; `None` when a signal killed it.
     pub(crate) code: Option<i32>,
+    /// The signal that killed it.
+    pub(crate) signal: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -27,7 +30,8 @@ pub(crate) struct Ended {
 impl From<Output> for Ended {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        let (code, signal) = (output.status.code(), output.status.signal());
+        Self { code, signal, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 }
 
@@ -92,6 +96,13 @@ impl Running {
         Self::spawn(command)
     }
 
+    /// As [`Running::logging`], with fail points, if any.
+    pub(crate) fn failing_into(args: &[&str], fail: Option<&str>, log: &Path) -> Self {
+        let mut command = lakeward(args);
+        command.envs(fail.map(|fail| ("LAKEWARD_FAIL", fail))).stderr(File::create(log).unwrap());
+        Self::spawn(command)
+    }
+
     fn spawn(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -120,6 +131,15 @@ impl Running {
     /// Its exit code, if it has ended; `Some(None)` = a signal killed it.
     pub(crate) fn try_wait(&mut self) -> Option<Option<i32>> {
         self.child.try_wait().unwrap().map(|status| status.code())
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The signal that killed it, if one did.
+    pub(crate) fn killed(&mut self) -> Option<i32> {
+        self.child.try_wait().unwrap().and_then(|status| status.signal())
     }
 
     /// Its exit code, once it has ended by itself.

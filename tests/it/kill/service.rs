@@ -1,0 +1,204 @@
+//! Services that die: at each durable step of a round, once, twice in a row, while recovering, while clearing up after `Stale`.
+
+use super::world::{Death, World, blobs, blobs_table, done, events, load, orders, with_tables};
+use super::*;
+use crate::rounds::binary::Running;
+use crate::rounds::until;
+
+/// Cases that a world sees before a fresh one takes over, so that histories stay short enough to be read again and again.
+const CASES_PER_WORLD: usize = 20;
+
+/// Dies where each of the fail points says, then a healthy service brings everything up. `false` = the last one was not reached.
+async fn case(world: &mut World, case: &Case, kills: &mut Kills) -> bool {
+    load(world).await;
+    let mut died = false;
+    for (turn, fail) in case.fails.iter().enumerate() {
+        // Whoever comes second waits for the dead one's lease.
+        let wait = if turn == 0 { "0s" } else { "1500ms" };
+        let (ended, death) = world.serve(Some(fail), wait, &[]).await;
+        died = death.is_some();
+        match death {
+            Some(death) => kills.add(&death.point, &death.place),
+            None => assert_eq!(ended.code, Some(0), "{fail}: {ended:?}"),
+        }
+        world.inspect().await;
+        // Rows arrive while nobody is there, in the dead one's buckets and in others.
+        done(world.append(&orders(), "a", 12).await);
+        done(world.append(&events(), "", 7).await);
+    }
+    world.settle().await;
+    world.audit().await;
+    died
+}
+
+/// Files that stay for the orphan sweep, by kind.
+type Orphans = BTreeMap<&'static str, usize>;
+
+fn add(orphans: &mut Orphans, more: Orphans) {
+    for (kind, count) in more {
+        *orphans.entry(kind).or_default() += count;
+    }
+}
+
+/// All cases, over some worlds side by side.
+fn run(cases: &Cases) -> (Kills, Orphans) {
+    let work = || async {
+        let (mut kills, mut orphans) = (Kills::default(), Orphans::new());
+        while let Some(first) = cases.take() {
+            let mut world = with_tables().await;
+            let mut next = Some(first);
+            for _ in 0..CASES_PER_WORLD {
+                let Some(one) = next.take().or_else(|| cases.take()) else { break };
+                if !case(&mut world, &one, &mut kills).await {
+                    cases.not_reached(&one);
+                }
+            }
+            add(&mut orphans, world.auditor.orphans());
+        }
+        (kills, orphans)
+    };
+    let (mut kills, mut orphans) = (Kills::default(), Orphans::new());
+    for (more, left) in side_by_side(work) {
+        kills.merge(more);
+        add(&mut orphans, left);
+    }
+    (kills, orphans)
+}
+
+/// Points that every round passes.
+pub(super) fn of_rounds() -> Vec<&'static str> {
+    points(|point| !is_of_the_node(point) && !point.starts_with("recover.") && !point.ends_with("_part"))
+}
+
+pub(super) fn of_recovery() -> Vec<&'static str> {
+    points(|point| point.starts_with("recover."))
+}
+
+/// Somebody else publishes while a round stands before its own publish; the round clears up, and is killed at `fail`.
+pub(super) async fn dies_clearing_up(world: &mut World, fail: Option<&str>) -> Option<Death> {
+    done(world.append(&orders(), "a", 40).await);
+    done(world.append(&orders(), "b", 40).await);
+    let log = world.dir.path().join("loser.log");
+    let fails = ["commit.before_publish=stop"].into_iter().chain(fail).collect::<Vec<_>>().join(",");
+    let server = world.address().to_owned();
+    let args = ["run", "--server", &server, "--once", "--set", "tables.include=demo.orders"];
+    let mut loser = Running::failing_into(&args, Some(&fails), &log);
+    let stat = format!("/proc/{}/stat", loser.id());
+    let stands = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.rsplit(')').next().unwrap().trim().starts_with('T'));
+    until(&world.runtime, "the round stands before its publish", async || stands().then_some(())).await;
+    world.settle().await;
+    loser.signal("CONT");
+    let ended = until(&world.runtime, "the loser has ended", async || loser.try_wait()).await;
+    let text = std::fs::read_to_string(&log).unwrap();
+    let death = (loser.killed() == Some(9)).then(|| world::death(&text).unwrap_or_else(|| panic!("{text}")));
+    assert!(death.is_some() || ended.is_some(), "{ended:?}: {text}");
+    if death.is_some() {
+        world.inspect().await;
+    }
+    load(world).await;
+    world.settle().await;
+    world.audit().await;
+    death
+}
+
+/// A data file so large that it goes up in parts; the round dies at `fail`.
+pub(super) async fn dies_in_parts(world: &mut World, fail: &str) -> Option<Death> {
+    // The file has to be larger than the least part, 5 MiB.
+    let parts = ["--set", "write.part_bytes=5MiB", "--set", "write.row_group_bytes=1MiB", "--set", "tables.include=demo.blobs"];
+    done(world.append_sized(&blobs(), "", 12_000, true).await);
+    let (ended, death) = world.serve(Some(fail), "0s", &parts).await;
+    assert!(death.is_some() || ended.code == Some(0), "{ended:?}");
+    world.inspect().await;
+    world.settle().await;
+    world.audit().await;
+    death
+}
+
+#[test]
+fn a_service_that_is_killed_at_any_point_loses_and_doubles_nothing() {
+    let mut cases = Cases::default();
+    // The first hit of most writes is the probe's; the pin, data files and lists come behind it.
+    for point in of_rounds() {
+        cases.series(&[&format!("{point}=kill@HIT")], if point.starts_with("store.") { 2 } else { 1 });
+    }
+    for point in of_recovery() {
+        cases.series(&["commit.after_publish=kill", &format!("{point}=kill@HIT")], 1);
+    }
+    let (kills, _) = run(&cases);
+    kills.print("service, in part");
+    kills.assert_reached(&[of_rounds(), of_recovery()].concat());
+}
+
+/// Cases that change more than a series can say: clearing up after `Stale`, and files that go up in parts.
+async fn special(kills: &mut Kills, orphans: &mut Orphans) {
+    for point in points(|point| point.starts_with("store.") && point.ends_with("_delete")) {
+        let mut world = with_tables().await;
+        for hit in 1.. {
+            match dies_clearing_up(&mut world, Some(&format!("{point}=kill@{hit}"))).await {
+                Some(death) => kills.add(&death.point, &death.place),
+                None => break,
+            }
+        }
+        add(orphans, world.auditor.orphans());
+    }
+    let mut world = with_tables().await;
+    let admin = world.admin();
+    done(world.step(admin.create_table(&blobs(), &blobs_table(), false)).await);
+    // The second write, behind the probe, is the last step of the file.
+    for (point, hit) in
+        [("before_part", 1), ("after_part", 1), ("before_part", 2), ("after_part", 2), ("before_write", 2), ("after_write", 2)]
+    {
+        let death = dies_in_parts(&mut world, &format!("store.{point}=kill@{hit}")).await.expect("the file goes up in parts");
+        assert_eq!(places::kind(&death.place), "data file");
+        kills.add(&death.point, &death.place);
+    }
+    add(orphans, world.auditor.orphans());
+}
+
+pub(super) fn matrix() -> Kills {
+    let mut cases = Cases::default();
+    for point in of_rounds() {
+        let fail = format!("{point}=kill@HIT");
+        cases.series(&[&fail], 60);
+        // Twice in a row at the same place; what comes between changes what the second one finds there.
+        cases.series(&[&fail, &fail], 60);
+        // While recovering a snapshot that Fluss does not know.
+        cases.series(&["commit.after_publish=kill", &fail], 60);
+    }
+    for point in of_recovery() {
+        let fail = format!("{point}=kill@HIT");
+        cases.series(&["commit.after_publish=kill", &fail], 60);
+        cases.series(&["commit.after_publish=kill", &fail, &fail], 60);
+    }
+    let (mut kills, mut orphans) = run(&cases);
+    block_on(special(&mut kills, &mut orphans));
+    #[expect(clippy::print_stdout, reason = "the figures of docs/reliability.md")]
+    {
+        println!("files that killed services left for the orphan sweep: {orphans:?}");
+    }
+    kills.assert_reached(&points(|point| !is_of_the_node(point)));
+    for kind in ["probe", "pin", "data file", "manifest", "manifest list", "snapshot", "hint"] {
+        for point in ["store.before_write", "store.staged", "store.shown", "store.after_write"] {
+            assert!(kills.0[point].contains_key(kind), "nobody died at {point} of a {kind}");
+        }
+    }
+    for point in ["store.before_delete", "store.after_delete"] {
+        for kind in ["probe", "pin", "data file", "manifest", "manifest list"] {
+            assert!(kills.0[point].contains_key(kind), "nobody died at {point} of a {kind}");
+        }
+    }
+    kills
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_that_lost_clears_up_and_one_that_is_killed_over_it_leaves_only_what_nobody_names() {
+    let mut world = with_tables().await;
+    load(&mut world).await;
+    world.settle().await;
+    let death = dies_clearing_up(&mut world, Some("store.before_delete=kill@3")).await.expect("it clears up");
+    assert_eq!(places::kind(&death.place), "manifest list");
+    let before = world.auditor.orphans();
+    assert!(before.contains_key("data file"), "{before:?}");
+    assert_eq!(dies_clearing_up(&mut world, None).await, None);
+    assert_eq!(world.auditor.orphans(), before, "who is not killed leaves nothing");
+}
