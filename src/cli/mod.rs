@@ -89,7 +89,7 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Backfill(args) => backfill::run(&args, settings, runtime, output).await,
         Command::Inspect(args) => inspect::run(&args, runtime, output).await,
         Command::Quickstart(args) => quickstart::run(&args, runtime, output).await,
-        Command::Node(args) => node::run(&args, runtime, output).await,
+        Command::Node(args) => node::run(&args, &settings, runtime, output).await,
         Command::Status(args) => status::run(&args, &settings, &runtime, output).await,
         Command::Check(args) => check::run(&args, settings, runtime, output).await,
         Command::Plan(args) => plan::run(&args, settings, runtime, output).await,

@@ -11,12 +11,14 @@ use super::security::{Protocol, Security};
 use super::values::{HOUR, MIB, SECOND, Setter, Unit, choice, list, made, number, number_or, only, secret, time, words};
 use super::{ClusterSettings, Log, Settings, listen, server};
 use crate::daemon::{TableFilter, backfill};
+use crate::node::AcceptAbsentCount;
 use crate::telemetry::{LogFormat, LogLevel};
 use crate::write::WriteOptions;
-use crate::{commit, daemon, plan, read, round};
+use crate::{commit, daemon, node, plan, read, round};
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("plaintext", Protocol::Plaintext), ("sasl", Protocol::Sasl)];
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+const ACCEPTED: [(&str, AcceptAbsentCount); 2] = [("never", AcceptAbsentCount::Never), ("reads", AcceptAbsentCount::Reads)];
 const LEVELS: [(&str, Option<LogLevel>); 6] = [
     ("auto", None),
     ("error", Some(LogLevel::Error)),
@@ -30,8 +32,20 @@ impl Settings {
     /// Every key. Taken apart without `..`, so that no option is forgotten.
     pub(super) fn keys(&mut self) -> BTreeMap<&'static str, Setter<'_>> {
         // `lake` has Fluss's keys only; the file and the notices are no settings.
-        let Self { file: _, cluster, wait, log, memory_limit, encoder_threads, daemon, backfill, round, lake: _, notices: _ } =
-            self;
+        let Self {
+            file: _,
+            cluster,
+            wait,
+            log,
+            memory_limit,
+            encoder_threads,
+            daemon,
+            backfill,
+            round,
+            routing,
+            lake: _,
+            notices: _,
+        } = self;
         let ClusterSettings { servers, connect_timeout, request_timeout, security } = cluster;
         // The credentials follow from the other four.
         let Security { protocol, username, password, password_file, credentials: _ } = security;
@@ -44,6 +58,7 @@ impl Settings {
         let plan::Options { lookups_max } = plan;
         let read::Options { bucket_bytes, wait: read_wait, requests_max, remote_max, ahead, stall } = read;
         let WriteOptions { row_group_bytes, row_group_rows, part_bytes } = write;
+        let node::RoutingOptions { accept_absent_count } = routing;
         let commit::Options { tries_max, pause_first, pause_max, unknown_pause, round_age_max, off: _ } = commit;
         BTreeMap::from([
             ("cluster.servers", list(servers, server)),
@@ -82,6 +97,7 @@ impl Settings {
             ("write.row_group_bytes", number(row_group_bytes, Unit::Bytes, MIB..=1_024 * MIB)),
             ("write.row_group_rows", number(row_group_rows, Unit::Count, 1_000..=1 << 30)),
             ("write.part_bytes", number(part_bytes, Unit::Bytes, 5 * MIB..=1_024 * MIB)),
+            ("routing.accept_absent_count", choice(accept_absent_count, &ACCEPTED)),
             ("commit.tries_max", number(tries_max, Unit::Count, 1..=1_000)),
             ("commit.pause_first", time(pause_first, 1..=60 * SECOND)),
             ("commit.pause_max", time(pause_max, 1..=600 * SECOND)),

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::fluss::cluster::ClusterOptions;
 use crate::fluss::connection::ConnectionOptions;
 use crate::telemetry::{LogFormat, LogLevel};
-use crate::{daemon, round};
+use crate::{daemon, node, round};
 
 /// What commands work by.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -49,6 +49,8 @@ pub struct Settings {
     pub backfill: backfill::Options,
     /// The round and its stages.
     pub round: round::Options,
+    /// What `lakeward node` asks of its clients.
+    pub routing: node::RoutingOptions,
     /// Options of the lake catalog in Fluss's words (`datalake.paimon.…`, without that prefix). The lake is where the cluster says; these
     /// have to agree with it.
     pub lake: BTreeMap<String, Secret>,

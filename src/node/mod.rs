@@ -45,9 +45,8 @@ pub struct NodeOptions {
     pub warehouse: Option<String>,
     /// How long a table stays with its holder after the last heartbeat.
     pub lease: Duration,
-    /// Whether routed requests without `routing_bucket_count` are refused on rescaled tables even where no hashing can be wrong (S10.1
-    /// trap 16). Clients older than 1.0 need `false` there.
-    pub strict_routing: bool,
+    /// What is asked of clients of rescaled tables.
+    pub routing: RoutingOptions,
     /// Bounds on what users create.
     pub limits: Limits,
     /// How logs are kept; `log.fsync` also covers offsets files.
@@ -59,7 +58,7 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// Defaults for the folder `dir`: a free loopback port, everything synced, strict routing.
+    /// Defaults for the folder `dir`: a free loopback port, everything synced.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -69,13 +68,31 @@ impl NodeOptions {
             users: Vec::new(),
             warehouse: None,
             lease: Duration::from_secs(120),
-            strict_routing: true,
+            routing: RoutingOptions::default(),
             limits: Limits::default(),
             log: LogOptions::default(),
             retention_interval: Duration::from_secs(60),
             partition_interval: Duration::from_secs(600),
         }
     }
+}
+
+/// The keys `routing.*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RoutingOptions {
+    /// Requests that don't say by which bucket count they are routed: which of them rescaled tables serve.
+    pub accept_absent_count: AcceptAbsentCount,
+}
+
+/// Which requests without `routing_bucket_count` are served on rescaled tables. On others all are (F4.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AcceptAbsentCount {
+    /// None, as in Fluss.
+    #[default]
+    Never,
+    /// Those that read the rows of a bucket they name: FetchLog, ListOffsets, LimitScan, GetTableStats. Older clients and pyfluss 1.0 can
+    /// then read; but one that takes the table's count for a partition's asks for too few buckets and misses rows (S10.1 trap 16).
+    Reads,
 }
 
 /// A running node. Dropping it ends it without a flush, as a crash would; [`Node::stop`] ends it well.
@@ -101,6 +118,9 @@ impl Node {
             .local_addr()
             .map_err(|source| Error::invalid(format!("listen on `{}`", options.listen)).with_source(source))?;
         let (stopping, tasks) = (CancellationToken::new(), TaskTracker::new());
+        if options.routing.accept_absent_count == AcceptAbsentCount::Reads {
+            tracing::warn!("clients that don't say by which bucket count they route may read rescaled tables: some may miss rows");
+        }
         let server = Arc::new(Server::open(options, address, runtime, stopping.clone()).await?);
         tasks.spawn(server::connection::accept(Arc::clone(&server), listener, tasks.clone()));
         tasks.spawn(server::chores::retention(Arc::clone(&server)));

@@ -1,5 +1,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::log::tests::batch;
 use super::*;
@@ -7,7 +9,9 @@ use crate::error::Kind;
 use crate::fluss::connection::{Connection, ConnectionOptions};
 use crate::fluss::proto::*;
 
+mod alter;
 mod checklist;
+mod interleaved;
 mod lake;
 mod replay;
 
@@ -35,6 +39,11 @@ impl Stage {
 
     /// Ends the node, well or as a crash would, and starts it again.
     async fn restarted(self, well: bool) -> Self {
+        self.restarted_after(well, |_| {}).await
+    }
+
+    /// Ends the node, lets `act` have its folder, and starts it again.
+    async fn restarted_after(self, well: bool, act: impl FnOnce(&std::path::Path)) -> Self {
         let Self { folder, node, client, runtime } = self;
         drop(client);
         let tasks = node.tasks.clone();
@@ -45,8 +54,32 @@ impl Stage {
             tasks.close();
             tasks.wait().await;
         }
+        act(folder.path());
         let (node, client) = started(NodeOptions::new(folder.path()), &runtime).await;
         Self { folder, node, client, runtime }
+    }
+
+    /// Sends a request as bytes: code (0 = done) and text.
+    async fn ask(&self, key: i16, version: i16, body: &[u8]) -> (i32, String) {
+        let mut stream = TcpStream::connect(self.node.address()).await.unwrap();
+        let mut frame = Vec::new();
+        frame.extend(i32::try_from(8 + body.len()).unwrap().to_be_bytes());
+        frame.extend(key.to_be_bytes());
+        frame.extend(version.to_be_bytes());
+        frame.extend(77_i32.to_be_bytes());
+        frame.extend(body);
+        stream.write_all(&frame).await.unwrap();
+        let length = stream.read_i32().await.unwrap();
+        let mut answer = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer[1..5], 77_i32.to_be_bytes());
+        match answer[0] {
+            0 => (0, String::new()),
+            _ => {
+                let error = <ErrorResponse as Message>::decode(&answer[5..]).unwrap();
+                (error.error_code, error.error_message.unwrap_or_default())
+            }
+        }
     }
 
     async fn connect(&self) -> Connection {
@@ -73,6 +106,15 @@ impl Stage {
     async fn partitions(&self, table: &str) -> Vec<PbPartitionInfo> {
         let request = ListPartitionInfosRequest { table_path: path(table), ..Default::default() };
         self.client.call(&request).await.unwrap().partitions_info
+    }
+
+    /// Option `bucket` of the newest lake schema, and its column names.
+    fn lake_schema(&self, table: &str) -> (String, Vec<String>) {
+        let folder = std::path::Path::new(self.node.warehouse()).join(format!("fluss.db/{table}/schema"));
+        let newest = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+        let json: Value = serde_json::from_slice(&std::fs::read(newest).unwrap()).unwrap();
+        let names = json["fields"].as_array().unwrap().iter().map(|field| field["name"].as_str().unwrap().to_owned());
+        (json["options"]["bucket"].as_str().unwrap().to_owned(), names.collect())
     }
 
     async fn rescale(&self, table: &str, count: i32) -> Result<()> {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::fluss::code::Code;
 use crate::fluss::table_json::{schema_from_json, schema_to_json};
 use crate::model::{BucketCountEpoch, CoordinatorEpoch, Partition, PartitionId, Schema, SchemaId, TableId, TableInfo, TablePath};
@@ -28,9 +28,13 @@ use crate::runtime::FailPoints;
 pub use options::{AutoPartition, TimeUnit, freshness_ms, lake_enabled, log_ttl_ms};
 pub use records::{DatabaseDescriptor, DatabaseRecord};
 use records::{PartitionRecord, Record, TableRecord, from_json, to_json};
+#[cfg(test)]
+pub(super) use store::Moment;
 use store::{Change, Store};
-pub use validate::{Limits, added_columns, altered_options, check_name, complete, partition_of};
+pub use validate::{Limits, added_columns, altered_options, check_name, complete, partition_of, rescales};
 
+/// Attempts at the transaction of a rescale (F4.4).
+const RESCALE_ATTEMPTS: usize = 3;
 /// Writer ids are taken from the store in blocks of this size: what a crash leaves unused is skipped.
 const WRITER_BLOCK: i64 = 100;
 
@@ -130,52 +134,14 @@ impl Registry {
         };
         let (table, partition, writer) = (counter(TABLE_COUNTER)?, counter(PARTITION_COUNTER)?, counter(WRITER_COUNTER)?);
         let mut content = Content::default();
-        // A database's key comes before those of its tables, a table's before those of its schemas and partitions, except
-        // where another name begins with the same letters: take them kind by kind.
-        let parts = |key: &'_ str| -> Vec<String> {
-            key.strip_prefix(DATABASES).unwrap_or_default().split('/').map(str::to_owned).collect()
-        };
-        let split: Vec<(Vec<String>, &String, &String)> = records.iter().map(|(key, json)| (parts(key), key, json)).collect();
-        for (parts, key, json) in &split {
-            if let [database] = parts.as_slice()
-                && key.starts_with(DATABASES)
-            {
-                content.databases.insert(database.clone(), from_json(key, json)?);
+        for (key, json) in &records {
+            if let [database] = parts(key).as_slice() {
+                content.databases.insert((*database).to_owned(), from_json(key, json)?);
             }
         }
-        let mut tables = BTreeMap::new();
-        for (parts, key, json) in &split {
-            if let [database, _, table] = parts.as_slice() {
-                let record: TableRecord = from_json(key, json)?;
-                tables.insert(TablePath::new(database, table), (record, BTreeMap::new(), Vec::new()));
-            }
-        }
-        for (parts, key, json) in &split {
-            let [database, _, table, kind, name] = parts.as_slice() else { continue };
-            let path = TablePath::new(database, table);
-            let Some((record, schemas, partitions)) = tables.get_mut(&path) else {
-                return Err(Error::data(format!("registry record `{key}` belongs to no table")));
-            };
-            match kind.as_str() {
-                "schemas" => {
-                    let id = name.parse().map(SchemaId);
-                    let id =
-                        id.map_err(|source| Error::data(format!("registry key `{key}` names no schema id")).with_source(source))?;
-                    schemas.insert(id, Arc::new(schema_from_json(json.as_bytes(), id)?));
-                }
-                "partitions" => {
-                    let found: PartitionRecord = from_json(key, json)?;
-                    let values = name.split('$').map(str::to_owned);
-                    let spec = record.partition_key.iter().cloned().zip(values).collect();
-                    partitions.push(Partition { id: found.partition_id, spec, bucket_count: found.bucket_count });
-                }
-                _ => {}
-            }
-        }
-        for (path, (record, schemas, partitions)) in tables {
-            let table = table_of(path.clone(), record, schemas, partitions)?;
-            content.paths.insert(table.info.id, path.clone());
-            content.tables.insert(path, Arc::new(table));
+        for table in tables_of(&records)? {
+            content.paths.insert(table.info.id, table.info.path.clone());
+            content.tables.insert(table.info.path.clone(), Arc::new(table));
         }
         let registry = Self {
             store: Arc::new(store),
@@ -330,6 +296,8 @@ impl Registry {
             content.paths.insert(table.info.id, table.info.path.clone());
             content.tables.insert(table.info.path.clone(), Arc::clone(&table));
         });
+        #[cfg(test)]
+        self.store.meet(&Moment::Shown);
         table
     }
 
@@ -351,28 +319,46 @@ impl Registry {
     }
 
     /// Sets the count for partitions made from now on: count, epoch + 1, and the old count for every partition that has none of
-    /// its own, in one transaction (F4.4).
+    /// its own, in one transaction that compares all the records it replaces (F4.4). Where one of them was changed meanwhile, all
+    /// is read and judged again, up to three times. The table as it is then; unchanged if it has that count already.
     ///
     /// # Errors
-    /// `Stale` when the stored table is not `before` any more; `Unavailable` when it can't be stored.
-    pub async fn rescale_table(&self, before: &Table, count: i32, now_ms: i64, _lock: &TableLock) -> Result<Arc<Table>> {
-        let mut table = before.clone();
-        let old = before.info.bucket_count;
-        table.info.bucket_count = count;
-        table.info.bucket_count_epoch = BucketCountEpoch(before.info.bucket_count_epoch.0 + 1);
-        table.info.modified_ms = now_ms;
-        let path = before.info.path.clone();
-        let mut changes = vec![same_table(&before.info), Change::Put(table_key(&path), to_json(&record_of(&table.info))?)];
-        for (name, partition) in before.partitions.iter().filter(|(_, partition)| partition.bucket_count.is_none()) {
-            let filled = Partition { bucket_count: Some(old), ..Partition::clone(partition) };
-            let key = partition_key(&path, name);
-            let expected = PartitionRecord::of(before.info.id, partition);
-            changes.push(Change::Check(key.clone(), Box::new(move |found| holds(found, &expected))));
-            changes.push(Change::Put(key, to_json(&PartitionRecord::of(before.info.id, &filled))?));
-            table.put_partition(filled);
+    /// As [`rescales`]; 7 when the table is gone; 65 when another coordinator has taken over; `Stale` when a record was changed again
+    /// and again; `Unavailable` when it can't be stored.
+    pub async fn rescale_table(
+        &self,
+        path: &TablePath,
+        count: i32,
+        limits: &Limits,
+        now_ms: i64,
+        _lock: &TableLock,
+    ) -> Result<Arc<Table>> {
+        let mut before = self.table(path)?;
+        let mut attempt = 1;
+        while rescales(&before, count, limits)? {
+            let (after, changes) = rescaled(&before, count, now_ms)?;
+            match self.write(changes).await {
+                Ok(()) => return Ok(self.show(after)),
+                Err(error) if error.kind() == Kind::Stale && attempt < RESCALE_ATTEMPTS => {
+                    before = self.reload(path, before.info.id).await?;
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        self.write(changes).await?;
-        Ok(self.show(table))
+        Ok(before)
+    }
+
+    /// The table as it is stored, whatever is remembered of it.
+    async fn reload(&self, path: &TablePath, id: TableId) -> Result<Arc<Table>> {
+        let (store, prefix) = (Arc::clone(&self.store), table_key(path));
+        let records = tokio::task::spawn_blocking(move || store.scan(&prefix))
+            .await
+            .map_err(|source| Error::internal("registry task ended").with_source(source))??;
+        let found = tables_of(&records)?.into_iter().find(|table| table.info.path == *path && table.info.id == id);
+        found
+            .map(|table| self.show(table))
+            .ok_or_else(|| Code::TABLE_NOT_EXIST.answer(format!("table `{path}` was dropped meanwhile")))
     }
 
     /// Removes a table with all that belongs to it.
@@ -464,6 +450,88 @@ impl Registry {
     pub async fn put_lake_record(&self, table: TableId, json: String) -> Result<()> {
         self.write(vec![Change::Put(lake_key(table), json)]).await
     }
+}
+
+/// The parts of a key behind [`DATABASES`]; none for other keys.
+fn parts(key: &str) -> Vec<&str> {
+    key.strip_prefix(DATABASES).map(|rest| rest.split('/').collect()).unwrap_or_default()
+}
+
+/// The tables in `records`, with their schemas and partitions.
+fn tables_of(records: &BTreeMap<String, String>) -> Result<Vec<Table>> {
+    // A table's key comes before those of its schemas and partitions, except where another name begins with the same letters: take
+    // them kind by kind.
+    let mut tables = BTreeMap::new();
+    for (key, json) in records {
+        if let [database, _, table] = parts(key).as_slice() {
+            let record: TableRecord = from_json(key, json)?;
+            tables.insert(TablePath::new(*database, *table), (record, BTreeMap::new(), Vec::new()));
+        }
+    }
+    for (key, json) in records {
+        let parts = parts(key);
+        let [database, _, table, kind, name] = parts.as_slice() else { continue };
+        let Some((record, schemas, partitions)) = tables.get_mut(&TablePath::new(*database, *table)) else {
+            return Err(Error::data(format!("registry record `{key}` belongs to no table")));
+        };
+        match *kind {
+            "schemas" => {
+                let id = name.parse().map(SchemaId);
+                let id =
+                    id.map_err(|source| Error::data(format!("registry key `{key}` names no schema id")).with_source(source))?;
+                schemas.insert(id, Arc::new(schema_from_json(json.as_bytes(), id)?));
+            }
+            "partitions" => {
+                let found: PartitionRecord = from_json(key, json)?;
+                let values = name.split('$').map(str::to_owned);
+                let spec = record.partition_key.iter().cloned().zip(values).collect();
+                partitions.push(Partition { id: found.partition_id, spec, bucket_count: found.bucket_count });
+            }
+            _ => {}
+        }
+    }
+    tables.into_iter().map(|(path, (record, schemas, partitions))| table_of(path, record, schemas, partitions)).collect()
+}
+
+/// What `before` becomes by a rescale to `count`, and the transaction.
+fn rescaled(before: &Table, count: i32, now_ms: i64) -> Result<(Table, Vec<Change>)> {
+    let (mut table, info, path) = (before.clone(), &before.info, &before.info.path);
+    table.info.bucket_count = count;
+    table.info.bucket_count_epoch = BucketCountEpoch(info.bucket_count_epoch.0.saturating_add(1));
+    table.info.modified_ms = now_ms;
+    let mut changes = vec![same_table(info), Change::Put(table_key(path), to_json(&record_of(&table.info))?)];
+    for (name, partition) in before.partitions.iter().filter(|(_, partition)| partition.bucket_count.is_none()) {
+        let filled = Partition { bucket_count: Some(info.bucket_count), ..Partition::clone(partition) };
+        let key = partition_key(path, name);
+        let expected = PartitionRecord::of(info.id, partition);
+        changes.push(Change::Check(key.clone(), Box::new(move |found| holds(found, &expected))));
+        changes.push(Change::Put(key, to_json(&PartitionRecord::of(info.id, &filled))?));
+        table.put_partition(filled);
+    }
+    Ok((table, changes))
+}
+
+#[cfg(test)]
+impl Registry {
+    /// Has `hook` called for what happens to transactions from now on.
+    pub(super) fn on(&self, hook: impl FnMut(&Store, &Moment<'_>) + Send + 'static) {
+        *self.store.hook.lock().unwrap() = Some(Box::new(hook));
+    }
+}
+
+/// Puts records into the registry of a node that does not run.
+#[cfg(test)]
+pub(super) fn seed(file: &Path, records: &[(&str, &str)]) {
+    let (store, _) = Store::open(file, FailPoints::default()).unwrap();
+    for (key, json) in records {
+        store.put(key, json);
+    }
+}
+
+/// All records of tables and counters in a registry that no node has open.
+#[cfg(test)]
+pub(super) fn content(file: &Path) -> BTreeMap<String, String> {
+    Store::open(file, FailPoints::default()).unwrap().0.scan("/metadata/").unwrap()
 }
 
 /// Nothing is stored at `key`.

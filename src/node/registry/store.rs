@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+#[cfg(test)]
+use std::sync::Mutex;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use crate::error::{Error, Result};
+use crate::fluss::code::Code;
 use crate::model::CoordinatorEpoch;
 use crate::runtime::FailPoints;
 
@@ -25,11 +28,35 @@ pub(super) enum Change {
     Delete(String),
 }
 
-/// The file.
+/// What happens to a transaction, for tests that watch or disturb it.
+#[cfg(test)]
 #[derive(Debug)]
-pub(super) struct Store {
+pub(in crate::node) enum Moment<'a> {
+    /// Before it begins.
+    Begin,
+    /// Before each of its steps.
+    Step,
+    /// Before it is committed, in the order of commits: keys with what is put there, or deleted.
+    Commit(&'a [(String, Option<String>)]),
+    /// After it is committed, when everybody can see it.
+    Shown,
+}
+
+#[cfg(test)]
+pub(super) type Hook = Box<dyn FnMut(&Store, &Moment<'_>) + Send>;
+
+/// The file.
+pub(in crate::node) struct Store {
     database: Database,
     fail: FailPoints,
+    #[cfg(test)]
+    pub(super) hook: Mutex<Option<Hook>>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
 }
 
 fn fault(act: &str, source: impl Into<redb::Error>) -> Error {
@@ -45,7 +72,12 @@ impl Store {
                 .context(format!("registry file `{}`", path.display()))
                 .with_hint("is another node running on this folder?")
         })?;
-        let store = Self { database, fail };
+        let store = Self {
+            database,
+            fail,
+            #[cfg(test)]
+            hook: Mutex::default(),
+        };
         let before: Option<i32> = store.get(EPOCH)?.and_then(|text| text.parse().ok());
         let next = before.map_or(0, |epoch| epoch + 1);
         let write = store.database.begin_write().map_err(|source| fault("write", source))?;
@@ -87,15 +119,25 @@ impl Store {
     /// Applies `changes` as one durable transaction, provided that `epoch` is still the newest.
     ///
     /// # Errors
-    /// `Stale` when it is not, or when an expectation fails.
+    /// 65 when it is not; `Stale` when an expectation fails: read again what it is about, and decide again.
     pub(super) fn write(&self, changes: Vec<Change>, epoch: CoordinatorEpoch) -> Result<()> {
+        #[cfg(test)]
+        self.meet(&Moment::Begin);
+        #[cfg(test)]
+        let done = changes.iter().filter_map(Change::effect).collect::<Vec<_>>();
         let write = self.database.begin_write().map_err(|source| fault("write", source))?;
         let mut last = String::new();
         {
             let mut table = write.open_table(RECORDS).map_err(|source| fault("write", source))?;
-            let expected = epoch.to_string();
-            let fence = Change::Check(EPOCH.to_owned(), Box::new(move |found| found == Some(expected.as_str())));
-            for change in std::iter::once(fence).chain(changes) {
+            let newest = table.get(EPOCH).map_err(|source| fault("read", source))?.map(|text| text.value().to_owned());
+            if newest.as_deref() != Some(epoch.to_string().as_str()) {
+                let newest = newest.as_deref().unwrap_or("none");
+                let text = format!("this coordinator has epoch `{epoch}`, the newest is `{newest}`: another one has taken over");
+                return Err(Code::NOT_COORDINATOR_LEADER.answer(text));
+            }
+            for change in changes {
+                #[cfg(test)]
+                self.meet(&Moment::Step);
                 let (Change::Check(key, _) | Change::Put(key, _) | Change::Delete(key)) = &change;
                 last.clone_from(key);
                 match change {
@@ -114,6 +156,8 @@ impl Store {
                 }
             }
         }
+        #[cfg(test)]
+        self.meet(&Moment::Commit(&done));
         self.commit(write, &last)
     }
 
@@ -121,5 +165,32 @@ impl Store {
         self.fail.hit_blocking("registry.before_write", place)?;
         write.commit().map_err(|source| fault("write", source))?;
         self.fail.hit_blocking("registry.after_write", place)
+    }
+}
+
+#[cfg(test)]
+impl Store {
+    pub(super) fn meet(&self, moment: &Moment<'_>) {
+        if let Some(hook) = self.hook.lock().unwrap().as_mut() {
+            hook(self, moment);
+        }
+    }
+
+    /// Puts a record as nobody does who asks: without check, epoch or hook.
+    pub(super) fn put(&self, key: &str, json: &str) {
+        let write = self.database.begin_write().unwrap();
+        write.open_table(RECORDS).unwrap().insert(key, json).unwrap();
+        write.commit().unwrap();
+    }
+}
+
+#[cfg(test)]
+impl Change {
+    fn effect(&self) -> Option<(String, Option<String>)> {
+        match self {
+            Self::Check(..) => None,
+            Self::Put(key, json) => Some((key.clone(), Some(json.clone()))),
+            Self::Delete(key) => Some((key.clone(), None)),
+        }
     }
 }

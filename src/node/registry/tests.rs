@@ -5,6 +5,8 @@ use crate::error::Kind;
 use crate::fluss::proto::{PbAddColumn, PbAlterConfig, PbKeyValue};
 use crate::fluss::table_json::TableDescriptor;
 
+mod rescale;
+
 fn table_json() -> Value {
     json!({"version":1,
         "schema":{"version":1,"columns":[
@@ -194,8 +196,8 @@ async fn everything_is_there_after_a_restart_and_numbers_are_never_given_twice()
         let table = registry.create_table(info("t"), &lock).await.unwrap();
         assert_eq!(table.info.id, TableId(0));
         registry.create_partition(&path, spec("1"), &lock).await.unwrap();
-        let table = registry.create_partition(&path, spec("2"), &lock).await.unwrap();
-        let table = registry.rescale_table(&table, 5, 9, &lock).await.unwrap();
+        registry.create_partition(&path, spec("2"), &lock).await.unwrap();
+        let table = registry.rescale_table(&path, 5, &Limits::default(), 9, &lock).await.unwrap();
         registry.create_partition(&path, spec("3"), &lock).await.unwrap();
         registry.drop_partition(&path, "2", &lock).await.unwrap();
         let mut wider = table.info.clone();
@@ -222,43 +224,4 @@ async fn everything_is_there_after_a_restart_and_numbers_are_never_given_twice()
     let again = registry.create_table(info("t"), &lock).await.unwrap();
     assert_eq!((again.info.id, again.partitions.len()), (TableId(1), 0));
     assert_eq!(registry.create_partition(&path, spec("1"), &lock).await.unwrap().partitions["1"].id, PartitionId(3));
-}
-
-#[tokio::test]
-async fn partitions_from_before_1_0_get_their_count_with_the_first_rescale_in_the_same_transaction() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("registry.redb");
-    let path = TablePath::new("fluss", "t");
-    {
-        let registry = Registry::open(&file, 7, FailPoints::default()).unwrap();
-        let lock = registry.lock_table(&path).await;
-        registry.create_table(TableInfo { path: path.clone(), ..info("t") }, &lock).await.unwrap();
-        registry.create_partition(&path, spec("1"), &lock).await.unwrap();
-        let old = [
-            (
-                table_key(&path),
-                r#"{"version":2,"table_id":0,"partition_key":["day"],"bucket_key":["id"],"bucket_count":2,"properties":{},"custom_properties":{}}"#,
-            ),
-            (partition_key(&path, "1"), r#"{"version":1,"table_id":0,"partition_id":0,"remote_data_dir":"/x"}"#),
-        ];
-        let old = old.into_iter().map(|(key, json)| Change::Put(key, json.to_owned())).collect();
-        registry.write(old).await.unwrap();
-    }
-    let registry = Registry::open(&file, 7, FailPoints::default()).unwrap();
-    let table = registry.table(&path).unwrap();
-    assert_eq!((table.info.bucket_count_epoch, table.partitions["1"].bucket_count), (BucketCountEpoch(0), None));
-    let lock = registry.lock_table(&path).await;
-    let rescaled = registry.rescale_table(&table, 8, 9, &lock).await.unwrap();
-    assert_eq!(rescaled.partitions["1"].bucket_count, Some(2));
-    assert_eq!(rescaled.partitions_by_id[&PartitionId(0)].bucket_count, Some(2));
-    let error = registry.rescale_table(&table, 9, 9, &lock).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Stale, "made from a table that has changed since");
-}
-
-#[tokio::test]
-async fn an_earlier_coordinator_can_not_write() {
-    let folder = tempfile::tempdir().unwrap();
-    let registry = Registry::open(&folder.path().join("registry.redb"), 7, FailPoints::default()).unwrap();
-    let error = registry.store.write(vec![Change::Delete("x".into())], CoordinatorEpoch(-1)).unwrap_err();
-    assert_eq!(error.kind(), Kind::Stale);
 }

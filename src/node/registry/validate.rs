@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::Table;
 use super::options::{AutoPartition, check_forms, int, is_alterable, is_on};
 use crate::error::{Error, Result};
 use crate::fluss::code::Code;
@@ -28,6 +29,7 @@ impl Default for Limits {
     }
 }
 
+const HISTORICAL_PARTITION: &str = "table.datalake.historical-partition.enabled";
 /// Columns that Fluss itself adds somewhere.
 const RESERVED_COLUMNS: [&str; 6] = ["__offset", "__timestamp", "__bucket", "_change_type", "_log_offset", "_commit_timestamp"];
 /// Lake options that the coordinator derives (F6.4).
@@ -95,7 +97,7 @@ fn refuse_later_features(table_json: &[u8], table: &TableDescriptor) -> Result<(
         Some("COMPACTED") => return later("log format COMPACTED"),
         _ => {}
     }
-    if is_on(&table.properties, "table.datalake.historical-partition.enabled") {
+    if is_on(&table.properties, HISTORICAL_PARTITION) {
         return later("historical partitions");
     }
     Ok(())
@@ -218,6 +220,38 @@ fn check_lake(table: &TableDescriptor) -> Result<()> {
     }
 }
 
+/// Whether an ALTER to `count` changes the bucket count for partitions to come: not if it is that already (F4.4).
+///
+/// # Errors
+/// 49 above `max.bucket.num`; 56 for what else F4.4 refuses.
+pub fn rescales(table: &Table, count: i32, limits: &Limits) -> Result<bool> {
+    let info = &table.info;
+    let refuse = |text: String| Err(Code::INVALID_ALTER_TABLE.answer(format!("bucket count of table `{}`: {text}", info.path)));
+    if !info.is_partitioned() {
+        return refuse("a table without partitions keeps its count, since it would change where rows of old keys are".to_owned());
+    }
+    if count < 1 {
+        return refuse(format!("`{count}` is below 1"));
+    }
+    if count > limits.buckets_max {
+        return Err(Code::TOO_MANY_BUCKETS.answer(format!(
+            "bucket count of table `{}`: `{count}` is above `max.bucket.num` `{}`",
+            info.path, limits.buckets_max
+        )));
+    }
+    if info.property("table.merge-engine").is_some_and(|engine| engine.eq_ignore_ascii_case("aggregation")) {
+        return refuse("it can't be changed with merge engine `aggregation`".to_owned());
+    }
+    if is_on(&info.properties, HISTORICAL_PARTITION) {
+        return refuse(format!("it can't be changed with a historical partition (`{HISTORICAL_PARTITION}`)"));
+    }
+    let rescaled = info.bucket_count_epoch.0 > 0;
+    if let Some(partition) = table.partitions.values().find(|partition| rescaled && partition.bucket_count.is_none()) {
+        return refuse(format!("partition `{}` has none of its own although the table was rescaled", partition.name()));
+    }
+    Ok(count != info.bucket_count)
+}
+
 /// Applies config changes to the options of a table (S3.6).
 ///
 /// # Errors
@@ -258,7 +292,12 @@ pub fn altered_options(info: &TableInfo, changes: &[PbAlterConfig], limits: &Lim
         properties: after.properties.clone(),
         custom_properties: after.custom_properties.clone(),
     };
-    if is_on(&table.properties, "table.datalake.historical-partition.enabled") {
+    if is_on(&table.properties, HISTORICAL_PARTITION) {
+        if info.bucket_count_epoch.0 > 0 {
+            let text =
+                format!("`{HISTORICAL_PARTITION}`: table `{}` was rescaled, it can't have a historical partition", info.path);
+            return Err(refuse(text));
+        }
         return Err(refused("this server does not support historical partitions yet"));
     }
     check(&table, limits)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::ddl::auto_partition;
 use super::{Server, blocking};
 use crate::error::Result;
-use crate::model::{BucketId, PartitionId, TableBucket};
+use crate::model::{BucketId, BucketLayout, PartitionId, TableBucket};
 use crate::node::registry::{Table, TableLock, lake_enabled, log_ttl_ms};
 
 /// Deletes rows past their time until the node stops.
@@ -52,12 +52,14 @@ impl Server {
         let buckets = |partition: Option<PartitionId>, count: i32| {
             (0..count).map(move |bucket| TableBucket { table: info.id, partition, bucket: BucketId(bucket) })
         };
-        let all: Vec<TableBucket> = if info.is_partitioned() {
-            let count = |partition: &crate::model::Partition| partition.bucket_count.unwrap_or(info.bucket_count);
-            table.partitions_by_id.values().flat_map(|partition| buckets(Some(partition.id), count(partition))).collect()
+        let mut all: Vec<TableBucket> = Vec::new();
+        if info.is_partitioned() {
+            for partition in table.partitions_by_id.values() {
+                all.extend(buckets(Some(partition.id), BucketLayout::of(info, Some(partition))?.count));
+            }
         } else {
-            buckets(None, info.bucket_count).collect()
-        };
+            all.extend(buckets(None, info.bucket_count));
+        }
         let logs = Arc::clone(&self.logs);
         blocking(move || {
             for bucket in all {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Routed, Server, blocking, decoded, log_of, told};
+use super::{Act, Routed, Server, blocking, decoded, log_of, told};
 use crate::error::{Error, Result};
 use crate::fluss::api::ApiKey;
 use crate::fluss::code::Code;
@@ -97,7 +97,10 @@ impl Server {
         if request.original_partition_name.is_some() {
             return Err(Code::INVALID_CONFIG.answer("this server does not support historical partitions yet"));
         }
-        let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, true)?;
+        let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, Act::Write)?;
+        if !routed.table.info.schema.primary_key.is_empty() {
+            return Err(Code::INVALID_TABLE.answer(format!("table `{}` has a primary key", routed.table.info.path)));
+        }
         let log = log_of(&self.logs, routed.bucket)?;
         let corrupt = |text: &str| Code::CORRUPT_RECORD.answer(format!("{}: {text}", routed.bucket));
         let mut walk = batches(request.records);
@@ -132,7 +135,7 @@ impl Server {
         let routed: Vec<(i32, Result<Routed>)> = request
             .bucket_id
             .iter()
-            .map(|bucket| (*bucket, self.routed(table, request.partition_id, *bucket, request.routing_bucket_count, false)))
+            .map(|bucket| (*bucket, self.routed(table, request.partition_id, *bucket, request.routing_bucket_count, Act::Read)))
             .collect();
         let logs = Arc::clone(&self.logs);
         let buckets_resp = blocking(move || {
@@ -151,10 +154,10 @@ impl Server {
 
     pub(super) async fn limit_scan(&self, request: LimitScanRequest) -> Result<LimitScanResponse> {
         let table = TableId(request.table_id);
-        let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, false);
+        let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, Act::Read);
         let logs = Arc::clone(&self.logs);
         let limit = i64::from(request.limit.max(0));
-        let records = match routed {
+        let records = match routed.and_then(|routed| logged(routed, "limit scans")) {
             Ok(routed) => blocking(move || newest_rows(&logs, &routed, limit)).await?,
             Err(error) => Err(error),
         };
@@ -173,7 +176,7 @@ impl Server {
             .buckets_req
             .into_iter()
             .map(|bucket| {
-                let routed = self.routed(table, bucket.partition_id, bucket.bucket_id, bucket.routing_bucket_count, false);
+                let routed = self.routed(table, bucket.partition_id, bucket.bucket_id, bucket.routing_bucket_count, Act::Read);
                 (bucket.partition_id, bucket.bucket_id, routed)
             })
             .collect();
@@ -181,7 +184,7 @@ impl Server {
         let buckets_resp = blocking(move || {
             let entries = routed.into_iter().map(|(partition_id, bucket_id, routed)| {
                 let mut entry = PbTableStatsRespForBucket { partition_id, bucket_id, ..PbTableStatsRespForBucket::default() };
-                match routed.and_then(|routed| log_of(&logs, routed.bucket)) {
+                match routed.and_then(|routed| logged(routed, "statistics")).and_then(|routed| log_of(&logs, routed.bucket)) {
                     Ok(log) => entry.row_count = Some(i64::try_from(log.rows()).unwrap_or(i64::MAX)),
                     Err(error) => (entry.error_code, entry.error_message) = told(&error),
                 }
@@ -195,6 +198,14 @@ impl Server {
     /// Everything lies on this machine: there is no secret to hand out (S5.4).
     pub(super) async fn security_token(&self, _: GetFileSystemSecurityTokenRequest) -> Result<GetFileSystemSecurityTokenResponse> {
         Ok(GetFileSystemSecurityTokenResponse { schema: "file".to_owned(), ..GetFileSystemSecurityTokenResponse::default() })
+    }
+}
+
+/// Refuses what needs the state of primary keys, which is not kept yet.
+fn logged(routed: Routed, what: &str) -> Result<Routed> {
+    match routed.table.info.schema.primary_key.is_empty() {
+        true => Ok(routed),
+        false => Err(Error::unsupported(format!("{what} of primary-key tables (`{}`)", routed.table.info.path))),
     }
 }
 

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use super::{Server, blocking};
-use crate::error::{Error, Kind, Result};
+use crate::catalog::check_rescale;
+use crate::error::{Error, Result};
 use crate::fluss::code::Code;
 use crate::fluss::proto::{
     AlterDatabaseRequest, AlterDatabaseResponse, AlterTableRequest, AlterTableResponse, CreateDatabaseRequest,
@@ -15,11 +16,11 @@ use crate::fluss::proto::{
 use crate::model::{BucketCountEpoch, PartitionId, TableId, TableInfo, TablePath, TypeKind};
 use crate::node::registry::{
     AutoPartition, DEFAULT_DATABASE, DatabaseDescriptor, DatabaseRecord, Table, TableLock, added_columns, altered_options,
-    check_name, complete, freshness_ms, lake_enabled, partition_of,
+    check_name, complete, freshness_ms, lake_enabled, partition_of, rescales,
 };
 
-/// Attempts at the registry transaction of a rescale (F4.4).
-const RESCALE_ATTEMPTS: usize = 3;
+/// AlterTable requests of this version on may change the bucket count (F4.4).
+const BUCKET_COUNT_VERSION: i16 = 1;
 
 /// Checks both names of a path.
 pub(super) fn check_path(path: &TablePath) -> Result<()> {
@@ -171,8 +172,12 @@ impl Server {
         }
     }
 
-    pub(super) async fn alter_table(&self, request: AlterTableRequest) -> Result<AlterTableResponse> {
+    pub(super) async fn alter_table(&self, version: i16, request: AlterTableRequest) -> Result<AlterTableResponse> {
         let path: TablePath = request.table_path.clone().into();
+        if request.modify_bucket_count.is_some() && version < BUCKET_COUNT_VERSION {
+            let text = format!("a change of the bucket count needs AlterTable version `{BUCKET_COUNT_VERSION}`, not `{version}`");
+            return Err(Code::UNSUPPORTED_VERSION.answer(text));
+        }
         let lock = self.registry.lock_table(&path).await;
         let table = match self.registry.table(&path) {
             Err(_) if request.ignore_if_not_exists => return Ok(AlterTableResponse {}),
@@ -195,51 +200,32 @@ impl Server {
 
     /// `bucket.num`: for partitions made from now on (F4.4).
     async fn rescale(&self, table: &Table, count: i32, lock: &TableLock) -> Result<()> {
-        let info = &table.info;
-        let refuse = |text: String| Err(Code::INVALID_ALTER_TABLE.answer(format!("table `{}`: {text}", info.path)));
-        if !info.is_partitioned() {
-            return refuse("the bucket count of a table without partitions can't be changed".to_owned());
-        }
-        if count < 1 {
-            return refuse(format!("bucket count `{count}` is below 1"));
-        }
-        let max = self.options.limits.buckets_max;
-        if count > max {
-            return Err(Code::TOO_MANY_BUCKETS.answer(format!("bucket count `{count}` is above `max.bucket.num` `{max}`")));
-        }
-        let missing = table.partitions.values().find(|partition| partition.bucket_count.is_none());
-        if let Some(partition) = missing.filter(|_| info.bucket_count_epoch.0 > 0) {
-            return refuse(format!("partition `{}` has no bucket count although the table was rescaled", partition.name()));
-        }
-        if count == info.bucket_count {
+        let (info, limits) = (&table.info, &self.options.limits);
+        if !rescales(table, count, limits)? {
             return Ok(());
         }
+        check_rescale(info)?;
         // A table without bucket key is bucket-unaware in the lake: there is no count to change.
-        if has_lake_table(info) && !info.bucket_keys.is_empty() {
+        let in_lake = has_lake_table(info) && !info.bucket_keys.is_empty();
+        if in_lake {
             self.lake.set_bucket_count(info, count).await.map_err(|error| {
                 let text = format!(
-                    "table `{}`: the lake refused bucket count `{count}`; nothing was changed in Fluss, run the same ALTER again",
+                    "table `{}`: the lake did not take bucket count `{count}`; nothing was changed in Fluss, run the same ALTER again",
                     info.path
                 );
                 Code::of(&error).answer(text).with_source(error)
             })?;
         }
-        let mut fresh = self.registry.table(&info.path)?;
-        for attempt in 1.. {
-            match self.registry.rescale_table(&fresh, count, self.runtime.clock.now_ms(), lock).await {
-                Err(error) if error.kind() == Kind::Stale && attempt < RESCALE_ATTEMPTS => {
-                    fresh = self.registry.table(&info.path)?;
-                }
-                outcome => {
-                    let table = outcome?;
-                    tracing::info!(
-                        table = %info.path, from = info.bucket_count, to = count, epoch = %table.info.bucket_count_epoch,
-                        "bucket count changed"
-                    );
-                    break;
-                }
-            }
-        }
+        let recorded = self.registry.rescale_table(&info.path, count, limits, self.runtime.clock.now_ms(), lock).await;
+        let table = recorded.map_err(|error| {
+            let lake = if in_lake { ", though the lake has it already" } else { "" };
+            let text =
+                format!("table `{}`: bucket count `{count}` could not be recorded{lake}; run the same ALTER again", info.path);
+            Code::of(&error).answer(text).with_source(error)
+        })?;
+        tracing::info!(
+            table = %info.path, from = info.bucket_count, to = count, epoch = %table.info.bucket_count_epoch, "bucket count changed"
+        );
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::select_all;
 
 use super::data::read_refusal;
-use super::{Routed, Server, blocking, log_of, told};
+use super::{Act, Routed, Server, blocking, log_of, told};
 use crate::error::{Error, Result};
 use crate::fluss::code::Code;
 use crate::fluss::proto::{
@@ -80,7 +80,7 @@ impl Server {
         let table = TableId(request.table_id);
         let projection = request.projection_pushdown_enabled.then(|| columns(&request.projected_fields));
         let buckets = request.buckets_req.iter().map(|bucket| {
-            let routed = self.routed(table, bucket.partition_id, bucket.bucket_id, bucket.routing_bucket_count, false);
+            let routed = self.routed(table, bucket.partition_id, bucket.bucket_id, bucket.routing_bucket_count, Act::Read);
             let (projection, routed) = match &projection {
                 Some(Err(fields)) => (None, routed.and(Err(bad_projection(fields)))),
                 Some(Ok(positions)) => (Some(Arc::clone(positions)), routed),

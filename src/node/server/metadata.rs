@@ -12,11 +12,11 @@ use crate::fluss::proto::{
     GetDatabaseInfoRequest, GetDatabaseInfoResponse, GetLatestKvSnapshotsRequest, GetLatestKvSnapshotsResponse,
     GetTableInfoRequest, GetTableInfoResponse, GetTableSchemaRequest, GetTableSchemaResponse, ListDatabasesRequest,
     ListDatabasesResponse, ListPartitionInfosRequest, ListPartitionInfosResponse, ListTablesRequest, ListTablesResponse,
-    MetadataRequest, MetadataResponse, PbBucketMetadata, PbDatabaseSummary, PbDescribeConfig, PbKeyValue, PbPartitionInfo,
-    PbPartitionMetadata, PbPartitionSpec, PbTableMetadata, TableExistsRequest, TableExistsResponse,
+    MetadataRequest, MetadataResponse, PbBucketMetadata, PbDatabaseSummary, PbDescribeConfig, PbKeyValue, PbKvSnapshot,
+    PbPartitionInfo, PbPartitionMetadata, PbPartitionSpec, PbTableMetadata, TableExistsRequest, TableExistsResponse,
 };
 use crate::fluss::table_json::{TableDescriptor, schema_to_json, table_to_json};
-use crate::model::{Partition, PartitionId, SchemaId, TablePath};
+use crate::model::{BucketLayout, Partition, PartitionId, SchemaId, TablePath};
 use crate::node::registry::{Table, lake_enabled};
 
 impl Server {
@@ -139,14 +139,14 @@ impl Server {
             let table = self.registry.table(&TablePath::new(path.database_name, path.table_name))?;
             let name = path.partition_name.unwrap_or_default();
             let partition = table.partitions.get(&name).ok_or_else(|| missing_partition(&table, &name))?;
-            response.partition_metadata.push(partition_metadata(&table, partition));
+            response.partition_metadata.push(partition_metadata(&table, partition)?);
             listed.push(table);
         }
         for id in request.partitions_id {
             let found = listed.iter().find_map(|table| Some((table, table.partitions_by_id.get(&PartitionId(id))?)));
             let (table, partition) =
                 found.ok_or_else(|| Code::PARTITION_NOT_EXISTS.answer(format!("partition id `{id}` does not exist")))?;
-            response.partition_metadata.push(partition_metadata(table, partition));
+            response.partition_metadata.push(partition_metadata(table, partition)?);
         }
         Ok(response)
     }
@@ -167,10 +167,28 @@ impl Server {
         })
     }
 
-    /// No primary-key tables, hence no snapshots: only the right refusals (S6.9).
+    /// No snapshots: an entry for each bucket that there is, with nothing in it (S6.9).
     pub(super) async fn latest_kv_snapshots(&self, request: GetLatestKvSnapshotsRequest) -> Result<GetLatestKvSnapshotsResponse> {
         let table = self.registry.table(&request.table_path.into())?;
-        Err(Code::NON_PRIMARY_KEY_TABLE.answer(format!("table `{}` has no primary key", table.info.path)))
+        let info = &table.info;
+        if info.schema.primary_key.is_empty() {
+            return Err(Code::NON_PRIMARY_KEY_TABLE.answer(format!("table `{}` has no primary key", info.path)));
+        }
+        let partition = match (request.partition_name, info.is_partitioned()) {
+            (Some(name), true) => Some(table.partitions.get(&name).ok_or_else(|| missing_partition(&table, &name))?),
+            (None, true) => return Err(missing_partition(&table, "")),
+            (Some(_), false) => {
+                return Err(Code::TABLE_NOT_PARTITIONED.answer(format!("table `{}` has no partitions", info.path)));
+            }
+            (None, false) => None,
+        };
+        let layout = BucketLayout::of(info, partition.map(Arc::as_ref))?;
+        let latest_snapshots = (0..layout.count).map(|bucket_id| PbKvSnapshot { bucket_id, ..PbKvSnapshot::default() });
+        Ok(GetLatestKvSnapshotsResponse {
+            table_id: info.id.0,
+            partition_id: partition.map(|partition| partition.id.0),
+            latest_snapshots: latest_snapshots.collect(),
+        })
     }
 
     pub(super) async fn cluster_configs(&self, _: DescribeClusterConfigsRequest) -> Result<DescribeClusterConfigsResponse> {
@@ -201,15 +219,15 @@ fn missing_partition(table: &Table, name: &str) -> crate::error::Error {
     Code::PARTITION_NOT_EXISTS.answer(format!("table `{}` has no partition `{name}`", table.info.path))
 }
 
-fn partition_metadata(table: &Table, partition: &Partition) -> PbPartitionMetadata {
-    let count = partition.bucket_count.unwrap_or(table.info.bucket_count);
-    PbPartitionMetadata {
+fn partition_metadata(table: &Table, partition: &Partition) -> Result<PbPartitionMetadata> {
+    let layout = BucketLayout::of(&table.info, Some(partition))?;
+    Ok(PbPartitionMetadata {
         table_id: table.info.id.0,
         partition_name: partition.name(),
         partition_id: partition.id.0,
-        bucket_metadata: buckets(count),
+        bucket_metadata: buckets(layout.count),
         bucket_count: partition.bucket_count,
-    }
+    })
 }
 
 fn buckets(count: i32) -> Vec<PbBucketMetadata> {

@@ -24,13 +24,13 @@ use super::log::{BucketLog, LogStore};
 use super::registry::{Registry, Table, freshness_ms, lake_enabled};
 use super::snapshots::Snapshots;
 use super::tiering::Queue;
-use super::{NodeOptions, open};
+use super::{AcceptAbsentCount, NodeOptions, open};
 use crate::error::{Error, Result};
 use crate::fluss::api::ApiKey;
 use crate::fluss::code::Code;
 use crate::fluss::frame::{RequestFrame, ResponseFrame};
 use crate::fluss::proto::{ApiVersionsRequest, ApiVersionsResponse, Message, PbApiVersion, PbServerNode, decode};
-use crate::model::{BucketId, PartitionId, TableBucket, TableId};
+use crate::model::{BucketId, BucketLayout, PartitionId, TableBucket, TableId};
 use crate::runtime::{Moment, Runtime};
 use crate::storage::{self, StoreOptions};
 
@@ -107,6 +107,11 @@ impl Server {
         self.logs.flush().await;
     }
 
+    #[cfg(test)]
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// Milliseconds since the start, for the queue: it must not jump when the wall clock does.
     fn uptime_ms(&self) -> i64 {
         i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
@@ -123,7 +128,7 @@ impl Server {
             let text = format!("api key `{}` is not served here", frame.key);
             return ResponseFrame::error(id, &Code::UNSUPPORTED_VERSION.answer(text));
         };
-        match self.dispatch(key, frame.body).await {
+        match self.dispatch(key, frame.version, frame.body).await {
             Ok(body) => ResponseFrame::Success { id, body },
             Err(error) => {
                 tracing::debug!(%key, error = %error.chain(), "request refused");
@@ -132,7 +137,7 @@ impl Server {
         }
     }
 
-    async fn dispatch(&self, key: ApiKey, body: Bytes) -> Result<Bytes> {
+    async fn dispatch(&self, key: ApiKey, version: i16, body: Bytes) -> Result<Bytes> {
         macro_rules! with {
             ($handler:ident) => {
                 encoded(self.$handler(decoded(key, body)?).await)
@@ -148,7 +153,7 @@ impl Server {
             ApiKey::AlterDatabase => with!(alter_database),
             ApiKey::CreateTable => with!(create_table),
             ApiKey::DropTable => with!(drop_table),
-            ApiKey::AlterTable => with!(alter_table),
+            ApiKey::AlterTable => encoded(self.alter_table(version, decoded(key, body)?).await),
             ApiKey::GetTableInfo => with!(table_info),
             ApiKey::GetTableSchema => with!(table_schema),
             ApiKey::ListTables => with!(list_tables),
@@ -183,39 +188,44 @@ impl Server {
     }
 
     /// The table with this id and the bucket in it, after the checks that every routed request undergoes (F4.6).
-    fn routed(&self, table: TableId, partition: Option<i64>, bucket: i32, routing: Option<i32>, hashed: bool) -> Result<Routed> {
+    fn routed(&self, table: TableId, partition: Option<i64>, bucket: i32, routing: Option<i32>, act: Act) -> Result<Routed> {
         let found = self.registry.table_by_id(table);
         let found = found.ok_or_else(|| Code::UNKNOWN_TABLE_OR_BUCKET.answer(format!("table id `{table}` is unknown")))?;
         let bucket = TableBucket { table, partition: partition.map(PartitionId), bucket: BucketId(bucket) };
-        let unknown = || Code::UNKNOWN_TABLE_OR_BUCKET.answer(format!("{bucket} of `{}` is unknown", found.info.path));
-        let count = match (bucket.partition, found.info.is_partitioned()) {
-            (None, false) => found.info.bucket_count,
-            (Some(id), true) => {
-                let partition = found.partitions_by_id.get(&id).ok_or_else(unknown)?;
-                partition.bucket_count.unwrap_or(found.info.bucket_count)
-            }
-            _ => return Err(unknown()),
+        let info = &found.info;
+        let unknown = || Code::UNKNOWN_TABLE_OR_BUCKET.answer(format!("{bucket} of `{}` is unknown", info.path));
+        let partition = bucket.partition.map(|id| found.partitions_by_id.get(&id).ok_or_else(unknown)).transpose()?;
+        if partition.is_some() != info.is_partitioned() {
+            return Err(unknown());
+        }
+        let refuse = |text: String| Err(Code::INVALID_BUCKET_ROUTING.answer(text));
+        let count = match BucketLayout::of(info, partition.map(Arc::as_ref)) {
+            Ok(layout) => layout.count,
+            Err(error) => return refuse(error.chain()),
         };
         if !(0..count).contains(&bucket.bucket.0) {
             return Err(unknown());
         }
-        let lenient = !self.options.strict_routing && (!hashed || found.info.bucket_keys.is_empty());
+        let lenient = act == Act::Read && self.options.routing.accept_absent_count == AcceptAbsentCount::Reads;
         match routing {
-            Some(routing) if routing != count => {
-                return Err(
-                    Code::INVALID_BUCKET_ROUTING.answer(format!("{bucket} was routed by `{routing}` buckets, there are `{count}`"))
-                );
-            }
-            None if found.info.bucket_count_epoch.0 > 0 && !lenient => {
-                return Err(Code::INVALID_BUCKET_ROUTING.answer(format!(
-                    "table `{}` was rescaled: requests must say the bucket count that they are routed by",
-                    found.info.path
-                )));
-            }
-            _ => {}
+            Some(routing) if routing != count => refuse(format!("{bucket} was routed by `{routing}` buckets, there are `{count}`")),
+            None if info.bucket_count_epoch.0 > 0 && !lenient => refuse(format!(
+                "table `{}` was rescaled: requests must say the bucket count that they are routed by, which clients older than 1.0 and \
+                 pyfluss 1.0 can't",
+                info.path
+            )),
+            _ => Ok(Routed { table: found, bucket }),
         }
-        Ok(Routed { table: found, bucket })
     }
+}
+
+/// What a routed request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// Reads the rows of the bucket that it names, whatever their keys.
+    Read,
+    /// Writes rows, whose keys must belong there.
+    Write,
 }
 
 /// A bucket that exists.

@@ -1,10 +1,5 @@
 //! S10.2, the rows that need raw requests, and S1.5.
 
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-
 use super::*;
 use crate::fluss::record::batches;
 
@@ -226,8 +221,9 @@ async fn routed(stage: &Stage, table_id: i64, partition_id: Option<i64>, bucket_
 
 #[tokio::test]
 async fn row_12_every_routed_call_is_checked_against_the_partitions_own_count() {
-    for strict in [true, false] {
-        let stage = Stage::with(|options| options.strict_routing = strict).await;
+    // What a rescaled table answers to requests that don't say how they are routed.
+    for (accept_absent_count, absent) in [(AcceptAbsentCount::Never, [74; 5]), (AcceptAbsentCount::Reads, [74, 0, 0, 0, 0])] {
+        let stage = Stage::with(|options| options.routing = RoutingOptions { accept_absent_count }).await;
         let keyed = stage.create("keyed", table(true, 2)).await;
         let first = Some(stage.add_partition("keyed", "1").await.partition_id);
         assert_eq!(routed(&stage, keyed, first, 1, Some(2)).await, [0; 5]);
@@ -242,15 +238,58 @@ async fn row_12_every_routed_call_is_checked_against_the_partitions_own_count() 
         assert_eq!(routed(&stage, keyed, first, 1, Some(2)).await, [0; 5]);
         assert_eq!(routed(&stage, keyed, first, 1, Some(4)).await, [74; 5]);
         assert_eq!(routed(&stage, keyed, second, 3, Some(4)).await, [0; 5]);
-        let absent = if strict { [74; 5] } else { [74, 0, 0, 0, 0] };
         assert_eq!(routed(&stage, keyed, second, 3, None).await, absent);
+        assert_eq!(routed(&stage, keyed, first, 1, None).await, absent);
+        assert_eq!(routed(&stage, keyed, first, 2, None).await, [21; 5]);
         let mut json = table(true, 1);
         json["bucket_key"] = json!([]);
         let unkeyed = stage.create("unkeyed", json).await;
         stage.rescale("unkeyed", 2).await.unwrap();
         let partition = Some(stage.add_partition("unkeyed", "1").await.partition_id);
-        assert_eq!(routed(&stage, unkeyed, partition, 1, None).await, if strict { [74; 5] } else { [0; 5] });
+        assert_eq!(routed(&stage, unkeyed, partition, 1, None).await, absent);
+        assert_eq!(routed(&stage, unkeyed, partition, 1, Some(2)).await, [0; 5]);
     }
+}
+
+#[tokio::test]
+async fn a_wrong_count_fails_its_own_bucket_of_a_fetch_and_a_rescale_reaches_one_that_waits() {
+    let stage = Stage::new().await;
+    let id = stage.create("t", table(true, 2)).await;
+    let partition_id = Some(stage.add_partition("t", "1").await.partition_id);
+    let mut filled = records(7, 0, 3);
+    (filled.partition_id, filled.bucket_id, filled.routing_bucket_count) = (partition_id, 1, Some(2));
+    assert_eq!(stage.produce(id, filled).await, (0, Some(0)));
+    let fetch = |bucket_id, fetch_offset, routing_bucket_count| PbFetchLogReqForBucket {
+        partition_id,
+        bucket_id,
+        routing_bucket_count,
+        ..from(fetch_offset)
+    };
+    let request = FetchLogRequest {
+        follower_server_id: -1,
+        max_bytes: 1 << 20,
+        tables_req: vec![PbFetchLogReqForTable {
+            table_id: id,
+            buckets_req: vec![fetch(0, 0, Some(4)), fetch(1, 0, Some(2)), fetch(7, 0, Some(2))],
+            ..Default::default()
+        }],
+        max_wait_ms: Some(60_000),
+        ..Default::default()
+    };
+    let entries = stage.client.call(&request).await.unwrap().tables_resp.remove(0).buckets_resp;
+    let codes: Vec<Option<i32>> = entries.iter().map(|entry| entry.error_code).collect();
+    assert_eq!(codes, [Some(74), None, Some(21)]);
+    assert_eq!(batches(entries[1].records.clone().unwrap()).count(), 1);
+    // An old client waits at the end when the table is rescaled: what it asked is not right any more.
+    let (waits, sends) = (fetch(1, 3, None), async {
+        stage.rescale("t", 4).await.unwrap();
+        let mut more = records(7, 1, 1);
+        (more.partition_id, more.bucket_id, more.routing_bucket_count) = (partition_id, 1, Some(2));
+        assert_eq!(stage.produce(id, more).await.0, 0);
+    });
+    let (entry, ()) = tokio::join!(stage.fetch(id, waits, 60_000), sends);
+    assert_eq!(entry.error_code, Some(74));
+    assert_eq!(stage.fetch(id, fetch(1, 3, Some(2)), 60_000).await.high_watermark, Some(4));
 }
 
 #[tokio::test]
@@ -320,27 +359,15 @@ async fn rejected_produce_requests_have_the_right_code_and_leave_nothing() {
 #[tokio::test]
 async fn whatever_comes_is_answered_or_the_connection_closed() {
     let stage = Stage::new().await;
-    let mut stream = TcpStream::connect(stage.node.address()).await.unwrap();
-    let mut ask = async |key: i16, version: i16, body: &[u8]| {
-        let mut frame = Vec::new();
-        frame.extend(i32::try_from(8 + body.len()).unwrap().to_be_bytes());
-        frame.extend(key.to_be_bytes());
-        frame.extend(version.to_be_bytes());
-        frame.extend(77_i32.to_be_bytes());
-        frame.extend(body);
-        stream.write_all(&frame).await.unwrap();
-        let length = stream.read_i32().await.unwrap();
-        let mut answer = vec![0; usize::try_from(length).unwrap()];
-        stream.read_exact(&mut answer).await.unwrap();
-        assert_eq!(answer[1..5], 77_i32.to_be_bytes());
-        let error = <ErrorResponse as Message>::decode(&answer[5..]).ok();
-        (answer[0], error.map_or(0, |error| error.error_code))
-    };
-    assert_eq!(ask(4711, 0, b"").await, (1, 2), "unknown key");
-    assert_eq!(ask(1016, 0, b"").await, (1, 2), "PutKv is not served");
-    assert_eq!(ask(1007, 0, b"\xff\xff\xff").await, (1, 3), "unreadable body");
-    assert_eq!(ask(1014, 0, b"\xff\xff\xff").await, (1, 3), "unreadable body");
-    assert_eq!(ask(1003, 99, b"").await.0, 0, "a version above ours is served");
+    for (key, body, expected) in [(4711, &b""[..], 2), (1007, b"\xff\xff\xff", 3), (1014, b"\xff\xff\xff", 3)] {
+        assert_eq!(stage.ask(key, 0, body).await.0, expected, "{key}");
+    }
+    assert_eq!(stage.ask(1003, 99, b"").await.0, 0, "a version above ours is served");
+    // The routed calls of primary-key tables: PutKv, Lookup, PrefixLookup, ScanKv.
+    for key in [1016, 1017, 1034, 1061] {
+        let (code, text) = stage.ask(key, 0, b"").await;
+        assert!(code == 2 && text.contains("not served"), "{key}: {text}");
+    }
     for bytes in [&b"GET / HTTP/1.1\r\n"[..], &(-1_i32).to_be_bytes(), &4_i32.to_be_bytes(), &i32::MAX.to_be_bytes()] {
         let mut stream = TcpStream::connect(stage.node.address()).await.unwrap();
         stream.write_all(bytes).await.unwrap();

@@ -129,15 +129,6 @@ async fn claim(stage: &Stage) -> Option<PbLakeTieringTableInfo> {
     heartbeat(stage, LakeTieringHeartbeatRequest { request_table: Some(true), ..Default::default() }).await.tiering_table
 }
 
-/// Option `bucket` of the newest lake schema, and its column names.
-fn lake_schema(stage: &Stage, table: &str) -> (String, Vec<String>) {
-    let folder = std::path::Path::new(stage.node.warehouse()).join(format!("fluss.db/{table}/schema"));
-    let newest = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
-    let json: Value = serde_json::from_slice(&std::fs::read(newest).unwrap()).unwrap();
-    let names = json["fields"].as_array().unwrap().iter().map(|field| field["name"].as_str().unwrap().to_owned());
-    (json["options"]["bucket"].as_str().unwrap().to_owned(), names.collect())
-}
-
 async fn alter(stage: &Stage, request: AlterTableRequest) -> i32 {
     code(stage.client.call(&AlterTableRequest { table_path: path("t"), ..request }).await)
 }
@@ -150,20 +141,20 @@ fn option(key: &str, value: &str) -> Vec<PbAlterConfig> {
 async fn a_lake_table_is_made_in_the_lake_and_every_change_comes_there_first() {
     let stage = Stage::new().await;
     stage.create("t", lake_table("1h")).await;
-    assert_eq!(lake_schema(&stage, "t"), ("2".into(), vec!["id".into(), "day".into()]));
+    assert_eq!(stage.lake_schema("t"), ("2".into(), vec!["id".into(), "day".into()]));
     let json: Value = serde_json::from_slice(&stage.info("t").await.table_json).unwrap();
     let told = |key: &str| json["properties"][format!("table.datalake.paimon.{key}")].as_str().unwrap().to_owned();
     assert_eq!((told("metastore"), told("warehouse")), ("filesystem".into(), stage.node.warehouse().to_owned()));
     stage.add_partition("t", "1").await;
     stage.rescale("t", 4).await.unwrap();
-    assert_eq!(lake_schema(&stage, "t").0, "4");
+    assert_eq!(stage.lake_schema("t").0, "4");
     let added = PbAddColumn {
         column_name: "note".into(),
         data_type_json: Bytes::from_static(b"{\"type\":\"STRING\"}"),
         ..PbAddColumn::default()
     };
     assert_eq!(alter(&stage, AlterTableRequest { add_columns: vec![added], ..Default::default() }).await, 0);
-    assert_eq!(lake_schema(&stage, "t").1, ["id", "day", "note"]);
+    assert_eq!(stage.lake_schema("t").1, ["id", "day", "note"]);
     // The lake says no: Fluss stays as it was.
     std::fs::remove_dir_all(std::path::Path::new(stage.node.warehouse()).join("fluss.db/t")).unwrap();
     assert_ne!(code(stage.rescale("t", 8).await), 0);
@@ -204,7 +195,7 @@ async fn a_table_whose_lake_was_never_on_is_altered_without_it_and_may_come_to_i
         alter(&stage, AlterTableRequest { config_changes: option("table.datalake.enabled", "true"), ..Default::default() }).await,
         0
     );
-    assert_eq!(lake_schema(&stage, "t").0, "4");
+    assert_eq!(stage.lake_schema("t").0, "4");
     tokio::time::timeout(Duration::from_secs(10), async {
         loop {
             if let Some(given) = claim(&stage).await {

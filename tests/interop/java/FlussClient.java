@@ -63,8 +63,8 @@ public final class FlussClient {
             case "info": return info(get(admin.getTableInfo(path)));
             case "set": return alter(admin, path, changes(Lines.pairs(q, "properties")));
             case "add-columns": return alter(admin, path, added(q.getAsJsonArray("columns")));
-            case "bucket-count": return alter(admin, path, List.of(
-                    (TableChange) TableChange.class.getMethod("modifyBucketCount", int.class).invoke(null, q.get("count").getAsInt())));
+            case "bucket-count": return alter(admin, path, List.of(bucketCount(q.get("count").getAsInt())));
+            case "alter": return outcome(admin, path, q);
             case "create-partition": get(admin.createPartition(path, new PartitionSpec(Lines.pairs(q, "spec")), false)); return true;
             case "drop-partition": get(admin.dropPartition(path, new PartitionSpec(Lines.pairs(q, "spec")), false)); return true;
             case "partitions": return partitions(admin, path);
@@ -122,6 +122,34 @@ public final class FlussClient {
             all.add(TableChange.addColumn(column.get(0).getAsString(), DataTypes.parse(column.get(1).getAsString()), null, TableChange.ColumnPosition.last()));
         }
         return all;
+    }
+
+    private static TableChange bucketCount(int count) throws Exception {
+        return (TableChange) TableChange.class.getMethod("modifyBucketCount", int.class).invoke(null, count);
+    }
+
+    /** All of set, reset, add (INT columns), drop and count in one request. How it ended: [code, class, text], code 0 = done, null = the client did not send it. */
+    private static Object outcome(Admin admin, TablePath path, JsonObject q) throws Exception {
+        CompletableFuture<Void> answer;
+        try {
+            List<TableChange> all = changes(Lines.pairs(q, "set"));
+            for (String key : Lines.texts(q, "reset")) all.add(TableChange.reset(key));
+            for (String column : Lines.texts(q, "add")) all.add(TableChange.addColumn(column, DataTypes.INT(), null, TableChange.ColumnPosition.last()));
+            for (String column : Lines.texts(q, "drop")) all.add(TableChange.dropColumn(column));
+            if (q.has("count")) all.add(bucketCount(q.get("count").getAsInt()));
+            answer = admin.alterTable(path, all, false);
+        } catch (Exception e) {
+            Throwable root = e;
+            while (root.getCause() != null) root = root.getCause();
+            return Arrays.asList(null, root.getClass().getSimpleName(), root.getMessage());
+        }
+        try {
+            get(answer);
+            return Arrays.asList(0, null, "");
+        } catch (ExecutionException e) {
+            var error = org.apache.fluss.rpc.protocol.Errors.forException(e.getCause());
+            return Arrays.asList(error.code(), e.getCause().getClass().getSimpleName(), e.getCause().getMessage());
+        }
     }
 
     private static Object alter(Admin admin, TablePath path, List<TableChange> changes) throws Exception {
