@@ -89,7 +89,9 @@ impl Facts<'_> {
         let now = self.snapshot(base.id)?;
         match (&base.delta_list, now) {
             (None, None) => return Ok(()),
-            (Some(_), None) if !self.holds(Rule::BaseGone) => return Ok(()),
+            (Some(was), None) if !self.holds(Rule::BaseGone) => {
+                return Err(Look::Fault(Fault::BaseReplaced { base: base.id, was: was.clone(), is: "gone".to_owned() }));
+            }
             (Some(_), None) => {
                 return Err(Look::Stale(format!("the base snapshot `{}` has expired since this round looked", base.id)));
             }

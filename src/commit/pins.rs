@@ -53,12 +53,14 @@ pub(super) fn removable(
     now_ms: i64,
     options: &Options,
 ) -> Vec<RoundId> {
-    let ours = i64::from(!options.holds(Rule::PinsOfOurFloor));
     let published = |pin: &Pin| published.contains(&pin.round) && options.holds(Rule::PublishedPinsGo);
     let old = |pin: &Pin| now_ms.saturating_sub(pin.written_ms) > AGE_MAX_MS && options.holds(Rule::OldPinsGo);
     pins.iter()
-        .filter(|pin| pin.round != own && pin.next_snapshot.saturating_sub(1) < floor + ours)
-        .filter(|pin| published(pin) || old(pin) || !options.holds(Rule::PinsOfTheLiving))
+        .filter(|pin| {
+            let theirs = pin.next_snapshot.saturating_sub(1);
+            let over = published(pin) || old(pin) || !options.holds(Rule::PinsOfTheLiving);
+            pin.round != own && ((theirs < floor && over) || (theirs == floor && !options.holds(Rule::PinsOfOurFloor)))
+        })
         .map(|pin| pin.round)
         .collect()
 }

@@ -280,6 +280,9 @@ impl<'a> Round<'a> {
             snapshot.id,
             self.work.round
         );
+        if context.options.holds(Rule::Pin) && !context.options.holds(Rule::PinFirst) {
+            self.pin().await?;
+        }
         context.runtime.fail.hit("commit.before_publish").await?;
         self.attempts += 1;
         // Counted as unknown before it is sent, so that no way out of here forgets it.

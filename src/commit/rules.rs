@@ -34,7 +34,7 @@ pub enum Rule {
     Floor,
     /// 3: a round pins.
     Pin,
-    /// 3: before the looks, not after.
+    /// 3: before the looks, not right before the publish.
     PinFirst,
     /// 3, 7: where consumers expire, pins are written again.
     PinAgain,
@@ -50,7 +50,7 @@ pub enum Rule {
     NewestBelowBase,
     /// 5a: the base is the same snapshot, not only the same id.
     BaseIdentity,
-    /// 5a: a base that has gone makes the round stale.
+    /// 5a: a base that has gone makes the round stale; it is no fault.
     BaseGone,
     /// 5a: so does a missing id above the floor.
     MissingAbove,

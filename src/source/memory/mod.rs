@@ -69,6 +69,7 @@ struct State {
     servers: usize,
     files: remote::Files,
     segment_batches: Option<usize>,
+    unreadable_until_ms: i64,
 }
 
 /// A cluster in memory. Clones are the same cluster.
@@ -100,6 +101,7 @@ impl MemoryCluster {
             servers: 2,
             files: BTreeMap::new(),
             segment_batches: None,
+            unreadable_until_ms: 0,
         };
         Self { state: Arc::new(Mutex::new(state)), runtime }
     }
@@ -107,7 +109,7 @@ impl MemoryCluster {
     /// A service's way into the cluster.
     #[must_use]
     pub fn service(&self, faults: Faults) -> MemoryService {
-        MemoryService { cluster: self.clone(), faults }
+        MemoryService { cluster: self.clone(), faults, absent: false }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -354,6 +356,12 @@ impl MemoryCluster {
         state.expire(bucket)
     }
 
+    /// For so long the coordinator can't read its offsets files: a starting one says so.
+    pub fn start_slowly(&self, time: Duration) {
+        let until_ms = self.now_ms().saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
+        self.state().unreadable_until_ms = until_ms;
+    }
+
     /// The coordinator loses what it had in memory.
     pub fn restart_coordinator(&self, new_epoch: bool) {
         let now_ms = self.now_ms();
@@ -510,6 +518,7 @@ impl State {
 pub struct MemoryService {
     cluster: MemoryCluster,
     faults: Faults,
+    absent: bool,
 }
 
 impl MemoryService {
@@ -517,6 +526,12 @@ impl MemoryService {
     #[must_use]
     pub const fn cluster(&self) -> &MemoryCluster {
         &self.cluster
+    }
+
+    /// Records with `earliest_snapshot_id_to_keep` absent from now on, as nobody should (commit.md 6): for the mutation check.
+    #[must_use]
+    pub fn without_earliest(self) -> Self {
+        Self { absent: true, ..self }
     }
 
     async fn call<T>(
@@ -636,8 +651,14 @@ impl TableScan for MemoryService {
 impl LakeLedger for MemoryService {
     async fn latest(&self, path: &TablePath) -> Result<LedgerState> {
         self.call("latest", path, |cluster| {
-            let state = cluster.state();
-            Ok(state.paths.get(path).map_or(LedgerState::TableGone, |id| state.ledger.latest(*id)))
+            let (now_ms, state) = (cluster.now_ms(), cluster.state());
+            let Some(id) = state.paths.get(path) else { return Ok(LedgerState::TableGone) };
+            Ok(match state.ledger.latest(*id) {
+                LedgerState::At(_) if now_ms < state.unreadable_until_ms => {
+                    LedgerState::Unknown { message: "the coordinator is starting".to_owned() }
+                }
+                latest => latest,
+            })
         })
         .await
     }
@@ -654,18 +675,19 @@ impl LakeLedger for MemoryService {
 
     async fn record(&self, record: LedgerRecord) -> Result<()> {
         let fault = self.faults.before("record", &record.path.to_string()).await?;
+        let earliest = (!self.absent).then_some(record.earliest_to_keep);
         match fault {
             Some(Fault::Lost) => Ok(()),
             Some(Fault::Late(release)) => {
                 let cluster = self.cluster.clone();
                 tokio::spawn(async move {
                     release.cancelled().await;
-                    cluster.record_raw(&record, Some(record.earliest_to_keep));
+                    cluster.record_raw(&record, earliest);
                 });
                 Err(Error::unavailable("injected: the reply to record was lost"))
             }
             other => {
-                self.cluster.record_raw(&record, Some(record.earliest_to_keep));
+                self.cluster.record_raw(&record, earliest);
                 faults::after(other.as_ref(), "record")
             }
         }

@@ -54,7 +54,7 @@ async fn heals(world: &World) {
 }
 
 #[test]
-fn a_round_commits_records_and_leaves_its_pin_the_next_one_makes_nothing() {
+pub(super) fn a_round_commits_records_and_leaves_its_pin_the_next_one_makes_nothing() {
     for_seeds("plain", 1, |seed| async move {
         let world = World::new(seed, false).await;
         let service = Service::healthy(&world);
@@ -72,7 +72,7 @@ fn a_round_commits_records_and_leaves_its_pin_the_next_one_makes_nothing() {
 }
 
 #[test]
-fn a_snapshot_of_ours_carries_what_the_protocol_says() {
+pub(super) fn a_snapshot_of_ours_carries_what_the_protocol_says() {
     for_seeds("properties", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -92,7 +92,7 @@ fn a_snapshot_of_ours_carries_what_the_protocol_says() {
 }
 
 #[test]
-fn a_bucket_with_empty_batches_only_advances_once() {
+pub(super) fn a_bucket_with_empty_batches_only_advances_once() {
     for_seeds("empty", 1, |seed| async move {
         let world = World::new(seed, false).await;
         let id = world.info().await.id;
@@ -110,7 +110,7 @@ fn a_bucket_with_empty_batches_only_advances_once() {
 }
 
 #[test]
-fn a_process_killed_at_any_fail_point_costs_nothing() {
+pub(super) fn a_process_killed_at_any_fail_point_costs_nothing() {
     for_seeds("fail points", 1, |seed| async move {
         for tiered_before in [false, true] {
             for point in FAIL_POINTS {
@@ -128,7 +128,7 @@ fn a_process_killed_at_any_fail_point_costs_nothing() {
 }
 
 #[test]
-fn what_was_published_and_not_recorded_is_recorded_first_and_no_round_fails_for_it() {
+pub(super) fn what_was_published_and_not_recorded_is_recorded_first_and_no_round_fails_for_it() {
     for_seeds("between publish and record", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -148,7 +148,7 @@ fn what_was_published_and_not_recorded_is_recorded_first_and_no_round_fails_for_
 }
 
 #[test]
-fn an_error_at_any_fail_point_is_survived() {
+pub(super) fn an_error_at_any_fail_point_is_survived() {
     for_seeds("errors at fail points", 1, |seed| async move {
         for point in FAIL_POINTS {
             let world = World::new(seed, false).await;
@@ -162,7 +162,7 @@ fn an_error_at_any_fail_point_is_survived() {
 }
 
 #[test]
-fn services_that_hold_one_table_while_rows_arrive_and_processes_die() {
+pub(super) fn services_that_hold_one_table_while_rows_arrive_and_processes_die() {
     for_seeds("rivals", 12, |seed| async move {
         let world = World::new(seed, false).await;
         let services = 2 + usize::from(seed % 3 == 0);
@@ -171,7 +171,7 @@ fn services_that_hold_one_table_while_rows_arrive_and_processes_die() {
 }
 
 #[test]
-fn lost_replies_of_the_lake_and_the_coordinator() {
+pub(super) fn lost_replies_of_the_lake_and_the_coordinator() {
     for_seeds("lost replies", 20, |seed| async move {
         let world = World::new(seed, false).await;
         let chaos = Chaos { services: 2, appends: 8, crashes: 2, lake_faults: 25, coordinator_faults: 8, ..Chaos::default() };
@@ -180,7 +180,7 @@ fn lost_replies_of_the_lake_and_the_coordinator() {
 }
 
 #[test]
-fn publishes_that_land_late_or_never() {
+pub(super) fn publishes_that_land_late_or_never() {
     for_seeds("late publishes", 14, |seed| async move {
         let world = World::new(seed, false).await;
         let chaos = Chaos { services: 2, appends: 8, crashes: 2, late_puts: 3, foreign: 2, ..Chaos::default() };
@@ -189,7 +189,7 @@ fn publishes_that_land_late_or_never() {
 }
 
 #[test]
-fn expiry_that_keeps_one_snapshot_while_others_commit() {
+pub(super) fn expiry_that_keeps_one_snapshot_while_others_commit() {
     for_seeds("expiry", 14, |seed| async move {
         let world = World::new(seed, false).await;
         let chaos =
@@ -199,7 +199,7 @@ fn expiry_that_keeps_one_snapshot_while_others_commit() {
 }
 
 #[test]
-fn everything_at_once_but_java() {
+pub(super) fn everything_at_once_but_java() {
     for_seeds("everything", 16, |seed| async move {
         let world = World::new(seed, false).await;
         let chaos = Chaos {
@@ -218,7 +218,7 @@ fn everything_at_once_but_java() {
 }
 
 #[test]
-fn java_workers_beside_us_may_double_and_are_found_out_but_we_never_do() {
+pub(super) fn java_workers_beside_us_may_double_and_are_found_out_but_we_never_do() {
     let (found, harmless) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
     for_seeds("zombies", 16, |seed| {
         let (found, harmless) = (Arc::clone(&found), Arc::clone(&harmless));
@@ -249,7 +249,7 @@ fn java_workers_beside_us_may_double_and_are_found_out_but_we_never_do() {
 }
 
 #[test]
-fn a_zombie_that_doubles_our_rows_is_held_with_its_numbers() {
+pub(super) fn a_zombie_that_doubles_our_rows_is_held_with_its_numbers() {
     for_seeds("one zombie", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -273,7 +273,7 @@ fn a_zombie_that_doubles_our_rows_is_held_with_its_numbers() {
 }
 
 #[test]
-fn late_and_repeated_records_destroy_nothing() {
+pub(super) fn late_and_repeated_records_destroy_nothing() {
     for_seeds("late records", 1, |seed| async move {
         for earliest in [-1, 3] {
             let world = World::new(seed, false).await;
@@ -317,7 +317,7 @@ fn late_and_repeated_records_destroy_nothing() {
 }
 
 #[test]
-fn a_late_record_takes_k_back_and_the_next_round_records_again_first() {
+pub(super) fn a_late_record_takes_k_back_and_the_next_round_records_again_first() {
     for_seeds("late record", 1, |seed| async move {
         let world = World::new(seed, false).await;
         let mut late = Some(CancellationToken::new());
@@ -345,7 +345,7 @@ fn a_late_record_takes_k_back_and_the_next_round_records_again_first() {
 }
 
 #[test]
-fn a_publish_whose_reply_is_lost_is_told_by_its_round_id() {
+pub(super) fn a_publish_whose_reply_is_lost_is_told_by_its_round_id() {
     for_seeds("lost publish", 1, |seed| async move {
         for rival in [false, true] {
             let world = World::new(seed, false).await;
@@ -365,7 +365,7 @@ fn a_publish_whose_reply_is_lost_is_told_by_its_round_id() {
 }
 
 #[test]
-fn files_stay_while_a_publish_may_still_land() {
+pub(super) fn files_stay_while_a_publish_may_still_land() {
     for_seeds("files stay", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -392,7 +392,7 @@ fn files_stay_while_a_publish_may_still_land() {
 }
 
 #[test]
-fn a_stale_round_deletes_its_files_and_its_pin() {
+pub(super) fn a_stale_round_deletes_its_files_and_its_pin() {
     for_seeds("stale", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -437,7 +437,7 @@ fn a_stale_round_deletes_its_files_and_its_pin() {
 }
 
 #[test]
-fn a_rolled_back_lake_is_held_and_nothing_is_doubled() {
+pub(super) fn a_rolled_back_lake_is_held_and_nothing_is_doubled() {
     for_seeds("rollback", 1, |seed| async move {
         for foreign_after in 0..4 {
             let world = World::new(seed, false).await;
@@ -449,6 +449,8 @@ fn a_rolled_back_lake_is_held_and_nothing_is_doubled() {
             for _ in 0..foreign_after {
                 world.foreign_commit().await;
             }
+            // With nothing to tier as well.
+            assert_eq!(Service::healthy(&world).round().await.unwrap_err().kind(), Kind::Data);
             append_somewhere(&world).await;
             let error = Service::healthy(&world).round().await.unwrap_err();
             assert_eq!(error.kind(), Kind::Data, "{foreign_after}: {}", error.chain());
@@ -460,7 +462,7 @@ fn a_rolled_back_lake_is_held_and_nothing_is_doubled() {
 }
 
 #[test]
-fn a_snapshot_that_a_committer_without_atomic_create_overwrote_is_found_out() {
+pub(super) fn a_snapshot_that_a_committer_without_atomic_create_overwrote_is_found_out() {
     for_seeds("overwritten", 1, |seed| async move {
         // After the round: by the next one.
         let world = World::new(seed, false).await;
@@ -490,7 +492,7 @@ fn a_snapshot_that_a_committer_without_atomic_create_overwrote_is_found_out() {
 }
 
 #[test]
-fn a_table_that_was_dropped_and_made_again_never_continues_the_old_ones_offsets() {
+pub(super) fn a_table_that_was_dropped_and_made_again_never_continues_the_old_ones_offsets() {
     for_seeds("re-created", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -509,7 +511,7 @@ fn a_table_that_was_dropped_and_made_again_never_continues_the_old_ones_offsets(
 }
 
 #[test]
-fn a_round_whose_table_is_made_again_under_it_is_stale() {
+pub(super) fn a_round_whose_table_is_made_again_under_it_is_stale() {
     for_seeds("re-created under a round", 1, |seed| async move {
         for point in ["commit.before_pin", "commit.before_prepare"] {
             let world = World::new(seed, false).await;
@@ -536,7 +538,7 @@ fn a_round_whose_table_is_made_again_under_it_is_stale() {
 }
 
 #[test]
-fn rows_that_a_user_put_there_first_stay_and_are_no_trouble() {
+pub(super) fn rows_that_a_user_put_there_first_stay_and_are_no_trouble() {
     for_seeds("users first", 6, |seed| async move {
         let world = World::new(seed, false).await;
         for _ in 0..3 {
@@ -552,7 +554,7 @@ fn rows_that_a_user_put_there_first_stay_and_are_no_trouble() {
 }
 
 #[test]
-fn partitions_keep_their_counts_over_rescales_between_rounds() {
+pub(super) fn partitions_keep_their_counts_over_rescales_between_rounds() {
     for_seeds("rescale", 1, |seed| async move {
         let world = World::new(seed, true).await;
         let id = world.info().await.id;
@@ -585,7 +587,7 @@ fn partitions_keep_their_counts_over_rescales_between_rounds() {
 }
 
 #[test]
-fn a_partition_with_another_total_in_the_lake_is_held_by_name() {
+pub(super) fn a_partition_with_another_total_in_the_lake_is_held_by_name() {
     for_seeds("totals", 1, |seed| async move {
         let world = World::new(seed, true).await;
         let id = world.info().await.id;
@@ -606,7 +608,7 @@ fn a_partition_with_another_total_in_the_lake_is_held_by_name() {
 }
 
 #[test]
-fn a_round_whose_lease_ran_out_commits_nothing_and_leaves_nothing() {
+pub(super) fn a_round_whose_lease_ran_out_commits_nothing_and_leaves_nothing() {
     for_seeds("lease", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -625,7 +627,7 @@ fn a_round_whose_lease_ran_out_commits_nothing_and_leaves_nothing() {
 }
 
 #[test]
-fn where_consumers_expire_a_look_with_nothing_to_tier_writes_the_standing_pin_again() {
+pub(super) fn where_consumers_expire_a_look_with_nothing_to_tier_writes_the_standing_pin_again() {
     for_seeds("consumer expiration", 1, |seed| async move {
         for (options, expected) in [(&[][..], 0), (&[("consumer.expiration-time", "2 h")][..], 1)] {
             let world = World::new(seed, false).await;
@@ -658,7 +660,7 @@ async fn java_commits_and_expires(world: &World) {
 }
 
 #[test]
-fn a_round_that_slept_while_a_java_commit_expired_is_stale() {
+pub(super) fn a_round_that_slept_while_a_java_commit_expired_is_stale() {
     for_seeds("slept after recovery", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -677,7 +679,7 @@ fn a_round_that_slept_while_a_java_commit_expired_is_stale() {
 }
 
 #[test]
-fn a_missing_id_is_believed_only_if_k_is_the_same_again() {
+pub(super) fn a_missing_id_is_believed_only_if_k_is_the_same_again() {
     for_seeds("slept after K", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -695,7 +697,7 @@ fn a_missing_id_is_believed_only_if_k_is_the_same_again() {
 }
 
 #[test]
-fn a_lost_offsets_file_is_made_again_from_the_lake() {
+pub(super) fn a_lost_offsets_file_is_made_again_from_the_lake() {
     for_seeds("lost offsets file", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;
@@ -710,7 +712,7 @@ fn a_lost_offsets_file_is_made_again_from_the_lake() {
 }
 
 #[test]
-fn pins_of_dead_rounds_go_after_a_day_and_expiry_goes_on() {
+pub(super) fn pins_of_dead_rounds_go_after_a_day_and_expiry_goes_on() {
     for_seeds("old pins", 1, |seed| async move {
         let world = World::new(seed, false).await;
         some_rows(&world).await;

@@ -17,6 +17,7 @@ use lakeward::source::{LakeLedger, Lease, LedgerRecord, LedgerState, TableScan};
 use lakeward::storage::{self, Store};
 use tokio::sync::Notify;
 
+use super::mutants::Off;
 use super::world::{ROOT, World};
 
 /// One process: its own faults, its own fail points.
@@ -52,8 +53,11 @@ impl Service {
         Self {
             runtime: Runtime { fail: FailPoints::default(), ..world.runtime.clone() },
             store: store.map_or_else(|| world.store.clone(), |faults| world.store.with_faults(faults)),
-            cluster: Arc::new(world.cluster.service(cluster)),
-            options: Options::default(),
+            cluster: Arc::new(match world.off {
+                Some(Off::Earliest) => world.cluster.service(cluster).without_earliest(),
+                _ => world.cluster.service(cluster),
+            }),
+            options: Options { off: world.off.and_then(Off::rule), ..Options::default() },
             lease: None,
             stall_after_k: None,
             stall_after_recovery: None,
@@ -75,7 +79,11 @@ impl Service {
         let context = CommitContext {
             table: Arc::clone(&table),
             lake: Arc::clone(&lake),
-            ledger: Arc::new(Stalling { inner: Arc::clone(&self.cluster), stall: Mutex::new(self.stall_after_k.clone()) }),
+            ledger: Arc::new(Stalling {
+                inner: Arc::clone(&self.cluster),
+                stall: Mutex::new(self.stall_after_k.clone()),
+                off: self.world.off,
+            }),
             scan: Arc::clone(&self.cluster) as _,
             runtime: self.runtime.clone(),
             options: self.options,
@@ -158,6 +166,7 @@ impl Service {
 struct Stalling {
     inner: Arc<MemoryService>,
     stall: Mutex<Option<Arc<Notify>>>,
+    off: Option<Off>,
 }
 
 #[async_trait]
@@ -172,7 +181,10 @@ impl LakeLedger for Stalling {
     }
 
     async fn prepare(&self, table: TableId, path: &TablePath, offsets: &LakeOffsets) -> Result<String> {
-        self.inner.prepare(table, path, offsets).await
+        match self.off {
+            Some(Off::IgnorePrevious) => self.inner.cluster().prepare_raw(table, path, offsets, false),
+            _ => self.inner.prepare(table, path, offsets).await,
+        }
     }
 
     async fn offsets_file(&self, path: &str) -> Result<Option<OffsetsFile>> {

@@ -19,6 +19,8 @@ use lakeward::source::memory::{Faults, MemoryCluster};
 use lakeward::source::{LakeLedger, LedgerEntry, LedgerState, TableScan};
 use lakeward::storage::{Created, Store};
 
+use super::mutants::{self, Off};
+
 /// Folder of the lake table.
 pub(crate) const ROOT: &str = "demo.db/t";
 const MEMORY: usize = 64 << 20;
@@ -39,6 +41,8 @@ pub(crate) struct World {
     ends: Arc<Mutex<BTreeMap<TableBucket, i64>>>,
     /// Late PUTs that may still land: nothing expires while there are any (the one assumption on time).
     pub(crate) late_puts: Arc<AtomicUsize>,
+    /// What the mutation check has switched off in every service.
+    pub(crate) off: Option<Off>,
 }
 
 /// Runs `test` once per seed, each in a runtime of its own with paused time. The last seed printed is the one that failed.
@@ -65,13 +69,14 @@ impl World {
         let runtime = Runtime::simulated(seed, 1_764_460_800_000, MEMORY);
         let world = Self {
             seed,
-            store: Store::in_memory(),
+            store: Store::in_memory_at(runtime.clock.clone()),
             cluster: MemoryCluster::new(runtime.clone()),
             path: TablePath::new("demo", "t"),
             partitioned,
             empty: Arc::default(),
             ends: Arc::default(),
             late_puts: Arc::default(),
+            off: mutants::off(),
             runtime,
         };
         world.create_table();

@@ -1,0 +1,155 @@
+//! The real thing by seed: daemons, backfills, rounds and the commit over a cluster and a store in memory, one thread, paused
+//! time; `plan` says what a seed makes happen, `stage` is where, `actors` who, `oracle` what has to be true afterwards.
+//!
+//! `cargo test --release --test it -- --ignored seeds` runs many; `LAKEWARD_SEEDS=FROM..TO` says which. A seed that fails is made
+//! smaller as long as it fails, and told with the command that repeats it (`LAKEWARD_TRACE=1` shows what everybody does); it becomes a
+//! line of [`REGRESSIONS`].
+
+mod actors;
+mod oracle;
+mod plan;
+mod stage;
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use lakeward::commit::Rule;
+
+use self::plan::Plan;
+use self::stage::Stage;
+
+/// Seeds that failed once, with the plan they were made small to (empty: the seed's own), and what was wrong.
+const REGRESSIONS: &[(u64, &str, &str)] = &[];
+
+/// What a run found: faults by name, or what was wrong.
+type Ran = Result<BTreeMap<&'static str, u64>, String>;
+
+async fn perform(seed: u64, plan: Plan, off: Option<Rule>) -> Ran {
+    let stage = Stage::new(seed, plan, off).await;
+    let services: Vec<_> = (0..=plan.daemons)
+        .map(|number| {
+            let crashes = (0..plan.crashes).filter(|crash| crash % (plan.daemons + 1) == number).count() as u64;
+            tokio::spawn(actors::daemon(stage.clone(), number, crashes))
+        })
+        .collect();
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let many = |who, times, act: fn(Stage, lakeward::runtime::Rng) -> futures::future::BoxFuture<'static, ()>| {
+        actors::now_and_then(&stage, who, times, minutes(4) / u32::try_from(times.max(1)).unwrap() * 2, act)
+    };
+    let surroundings = vec![
+        many("rows", plan.rows, |stage, rng| Box::pin(async move { stage.append(&rng).await })),
+        many("foreign", plan.foreign, |stage, rng| Box::pin(actors::foreign(stage, rng))),
+        many("compactor", plan.compactions, |stage, rng| Box::pin(actors::compact(stage, rng))),
+        many("expirer", plan.expiries, |stage, rng| Box::pin(actors::expire(stage, rng))),
+        many("java", plan.java, |stage, rng| Box::pin(actors::java_round(stage, rng))),
+        many("rollback", plan.rollbacks, |stage, rng| Box::pin(actors::roll_back(stage, rng))),
+        many("recreate", plan.recreates, |stage, rng| Box::pin(actors::recreate(stage, rng))),
+        many("restart", plan.restarts, |stage, rng| Box::pin(actors::restart(stage, rng))),
+        many("rescale", plan.rescales, |stage, rng| Box::pin(async move { stage.rescale(&rng).await })),
+        many("columns", plan.columns, |stage, _| Box::pin(async move { stage.add_column() })),
+        many("drop", if plan.partitioned > 0 { plan.drops } else { 0 }, |stage, rng| {
+            Box::pin(async move { stage.drop_partition(&rng).await })
+        }),
+        tokio::spawn(actors::backfills(stage.clone())),
+    ];
+    for actor in surroundings {
+        actor.await.map_err(|error| format!("an actor died: {error}"))?;
+    }
+    // Nothing new goes wrong; the services die as they stand, and what is still under way lands or dies.
+    stage.calm.store(true, std::sync::atomic::Ordering::Relaxed);
+    stage.sleep(Duration::from_secs(10)).await;
+    for service in services {
+        service.abort();
+        if let Err(error) = service.await
+            && error.is_panic()
+        {
+            return Err("a service panicked".to_owned());
+        }
+    }
+    stage.sleep(minutes(5)).await;
+    oracle::settles(&stage).await.map(|()| stage.counts.lock().unwrap().clone())
+}
+
+/// Runs one seed in a runtime of its own with paused time.
+fn run(seed: u64, plan: Plan, off: Option<Rule>) -> Ran {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let ran = std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(perform(seed, plan, off))));
+    ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    })
+}
+
+/// The smallest plan that fails with this seed, and how.
+fn shrink(seed: u64, mut plan: Plan, mut wrong: String, off: Option<Rule>) -> (Plan, String) {
+    let mut tries = 0;
+    'smaller: loop {
+        for smaller in plan.smaller() {
+            tries += 1;
+            if tries > 300 {
+                return (plan, wrong);
+            }
+            if let Err(also) = run(seed, smaller, off) {
+                (plan, wrong) = (smaller, also);
+                continue 'smaller;
+            }
+        }
+        return (plan, wrong);
+    }
+}
+
+/// Runs seeds; returns what went wrong on the way, summed up. Panics with the first that fails, made small.
+fn all_hold(seeds: impl Iterator<Item = u64>) -> (u64, BTreeMap<&'static str, u64>) {
+    let (mut runs, mut sum) = (0, BTreeMap::new());
+    let forced: Option<Plan> = std::env::var("LAKEWARD_PLAN").ok().map(|text| text.parse().unwrap());
+    let mut failures = vec![];
+    for seed in seeds {
+        let plan = forced.unwrap_or_else(|| Plan::of(seed));
+        match run(seed, plan, None) {
+            Ok(counts) => counts.into_iter().for_each(|(what, count)| *sum.entry(what).or_default() += count),
+            Err(wrong) => {
+                let (small, wrong) = if forced.is_some() { (plan, wrong) } else { shrink(seed, plan, wrong, None) };
+                failures.push(format!(
+                    "seed {seed}: {wrong}\n  LAKEWARD_SEEDS={seed}..{} LAKEWARD_PLAN={small} cargo test --release --test it -- --ignored seeds --nocapture",
+                    seed + 1
+                ));
+                if failures.len() == 5 {
+                    break;
+                }
+            }
+        }
+        runs += 1;
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    (runs, sum)
+}
+
+#[test]
+fn a_hundred_seeds_hold() {
+    all_hold(0..100);
+}
+
+#[test]
+fn seeds_that_failed_once_hold() {
+    for (seed, plan, what) in REGRESSIONS {
+        let plan = if plan.is_empty() { Plan::of(*seed) } else { plan.parse().unwrap() };
+        run(*seed, plan, None).map_err(|wrong| format!("seed {seed}, {what}: {wrong}")).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "many seeds: cargo test --release --test it -- --ignored seeds, LAKEWARD_SEEDS=FROM..TO"]
+#[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "figures of a long run")]
+fn ten_thousand_seeds_hold() {
+    let range = std::env::var("LAKEWARD_SEEDS").unwrap_or_else(|_| "0..10000".into());
+    let (from, to) = range.split_once("..").expect("LAKEWARD_SEEDS=FROM..TO");
+    if std::env::var_os("LAKEWARD_TRACE").is_some() {
+        tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).init();
+    }
+    let began = Instant::now();
+    let (runs, sum) = all_hold(from.parse().unwrap()..to.parse().unwrap());
+    let minutes = began.elapsed().as_secs_f64() / 60.0;
+    println!("{runs} seeds hold, {:.0} a minute", runs as f64 / minutes);
+    sum.iter().for_each(|(what, count)| println!("{count:>9}  {what}"));
+}

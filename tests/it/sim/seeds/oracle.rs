@@ -1,0 +1,308 @@
+//! What has to be true when the faults are over and the services have gone on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use lakeward::commit::COMMIT_USER;
+use lakeward::daemon::board::{Board, TableState};
+use lakeward::lake::LakeTable;
+use lakeward::model::{LakeOffsets, OffsetsFile, TableId};
+use lakeward::paimon::{Snapshot, path};
+
+use super::actors::Process;
+use super::stage::Stage;
+
+/// What a plan excuses a hold by: a part of the message.
+fn excuses(stage: &Stage) -> Vec<&'static str> {
+    let happened = stage.counts.lock().unwrap();
+    let mut excuses = vec![];
+    if happened.contains_key("rollback") {
+        excuses.extend([
+            "the lake was rolled back",
+            "the snapshot overwritten",
+            "overwritten after the other was built on it",
+            "carries other offsets in",
+        ]);
+    }
+    if happened.contains_key("table dropped and made again") {
+        excuses.push("belongs to table id");
+    }
+    if happened.contains_key("Java commit") {
+        excuses.extend(["has written rows twice", "is not known to Fluss, and its offsets file"]);
+    }
+    excuses
+}
+
+/// A list that is behind shows for a moment what a rollback would: it may hold a table, until the next look.
+fn excuses_for_a_moment(stage: &Stage) -> Vec<&'static str> {
+    let mut excuses = excuses(stage);
+    if stage.plan.stale_lists > 0 {
+        excuses.extend(["the lake was rolled back", "the snapshot overwritten"]);
+    }
+    excuses
+}
+
+/// Services go on without faults until all is in the lake, or the table is held. Then everything is looked at.
+pub(crate) async fn settles(stage: &Stage) -> Result<(), String> {
+    let excused = excuses_for_a_moment(stage);
+    if let Some(held) = stage.held.lock().unwrap().iter().find(|held| !excused.iter().any(|excuse| held.contains(excuse))) {
+        return Err(format!("held without a reason: {held}"));
+    }
+    match goes_on(stage, "first").await? {
+        Some(reason) if reason.contains("belongs to table id") => {
+            // The way out that the message names.
+            stage.new_lake_table().await;
+            match goes_on(stage, "second").await? {
+                None => whole(stage).await,
+                Some(reason) => Err(format!("held after the lake table was made anew: {reason}")),
+            }
+        }
+        Some(_) => {
+            named_files_are_there(stage).await?;
+            we_never_doubled(stage).await
+        }
+        None => whole(stage).await,
+    }
+}
+
+/// A new daemon, until nothing is left to do or it is held.
+async fn goes_on(stage: &Stage, who: &str) -> Result<Option<String>, String> {
+    let process = Process::new(stage, &format!("the {who} afterwards"), None);
+    let board = Board::new(4, stage.runtime.clock.now_ms());
+    tokio::select! {
+        () = process.daemon(&board) => Err("the daemon ended".to_owned()),
+        settled = until_settled(stage, &board) => settled,
+    }
+}
+
+/// `Some` = held for this reason, which the plan excuses.
+async fn until_settled(stage: &Stage, board: &Board) -> Result<Option<String>, String> {
+    let excuses = excuses(stage);
+    let mut last = String::new();
+    // The longest pause of a hold is half an hour, twice that for what a stale list or a late message still did.
+    for _ in 0..4000 {
+        stage.sleep(Duration::from_secs(2)).await;
+        let table = stage.table().await;
+        let Some(status) = board.table(table.id) else { continue };
+        if status.state == TableState::Held {
+            last = status.reason.unwrap_or_default();
+            let persists = status.failures_in_row > 1;
+            if persists && excuses.iter().any(|excuse| last.contains(excuse)) {
+                return Ok(Some(last));
+            }
+            if persists {
+                return Err(format!("held without a reason: {last}"));
+            }
+            continue;
+        }
+        if status.state == TableState::Waiting && is_settled(stage, table.id).await {
+            return Ok(None);
+        }
+    }
+    Err(format!("rows do not get to the lake: {:?}, {last}", board.tables(stage.runtime.clock.now_ms())))
+}
+
+async fn is_settled(stage: &Stage, id: TableId) -> bool {
+    let living = living_ends(stage, id).await;
+    living.0.is_empty() || stage.known().await.is_some_and(|known| known.table == id && reaches(&known.offsets, &living))
+}
+
+fn reaches(offsets: &LakeOffsets, ends: &LakeOffsets) -> bool {
+    ends.0.iter().all(|(bucket, end)| offsets.get(*bucket) >= Some(*end))
+}
+
+/// Ends of the buckets that are still there.
+async fn living_ends(stage: &Stage, id: TableId) -> LakeOffsets {
+    let partitions: BTreeSet<_> =
+        stage.partitions(&stage.table().await).await.into_iter().map(|partition| partition.map(|partition| partition.id)).collect();
+    let ends = stage.ends(id).into_iter().filter(|(bucket, _)| partitions.contains(&bucket.partition));
+    LakeOffsets(ends.map(|(bucket, end)| (bucket.into(), end)).collect())
+}
+
+/// All rows once, what Fluss knows, files, pins.
+async fn whole(stage: &Stage) -> Result<(), String> {
+    let id = stage.table().await.id;
+    let doubled_by_java = stage.plan.java > 0 && we_never_doubled(stage).await.is_ok() && doubles_newest(stage).await?;
+    if doubled_by_java {
+        return named_files_are_there(stage).await;
+    }
+    each_row_once(stage, id).await?;
+    named_files_are_there(stage).await?;
+    nothing_is_left_behind(stage).await?;
+    pins_do_not_pile_up(stage).await
+}
+
+async fn newest(stage: &Stage) -> Option<(LakeTable, Snapshot)> {
+    let lake = stage.lake().await;
+    let newest = lake.newest_snapshot_id().await.unwrap()?;
+    let snapshot = lake.snapshot(newest).await.unwrap()?;
+    Some((lake, snapshot))
+}
+
+/// How often each number is in a snapshot.
+async fn numbers(lake: &LakeTable, snapshot: &Snapshot) -> Result<BTreeMap<i64, u32>, String> {
+    let rows = lake.read_rows(snapshot, None, Some(&["id"])).await.map_err(|error| error.chain())?;
+    let mut counts = BTreeMap::new();
+    for id in rows.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>().values().to_vec()) {
+        *counts.entry(id).or_default() += 1;
+    }
+    Ok(counts)
+}
+
+/// The offsets that a Fluss-made snapshot tells; `None` = in a file that is gone, or somebody else's snapshot.
+async fn offsets_of(stage: &Stage, snapshot: &Snapshot) -> Option<OffsetsFile> {
+    if !snapshot.commit_user.starts_with(COMMIT_USER) {
+        return None;
+    }
+    match snapshot.properties.get("lakeward.offsets") {
+        Some(json) => OffsetsFile::from_json(json).ok(),
+        None => stage.cluster.offsets_file(snapshot.properties.get("fluss-offsets")?),
+    }
+}
+
+/// Every snapshot of Fluss that is still there holds exactly the rows that its offsets tell, and the newest all that are left;
+/// Fluss knows it.
+async fn each_row_once(stage: &Stage, id: TableId) -> Result<(), String> {
+    let lake = stage.lake().await;
+    let rows = stage.rows(id);
+    let mut newest: Option<(i64, LakeOffsets)> = None;
+    for at in lake.snapshot_ids().await.unwrap() {
+        let Some(snapshot) = lake.snapshot(at).await.unwrap() else { continue };
+        let Some(told) = offsets_of(stage, &snapshot).await.filter(|told| told.table == id) else { continue };
+        let counts = numbers(&lake, &snapshot).await?;
+        for ((bucket, offset), number) in &rows {
+            let (found, wanted) = (counts.get(number).copied().unwrap_or(0), u32::from(told.offsets.get(*bucket) > Some(*offset)));
+            if found != wanted {
+                return Err(format!("snapshot {at}: row {number} at {offset} of {bucket} is there {found} times, not {wanted}"));
+            }
+        }
+        if counts.len() > rows.len() {
+            return Err(format!("snapshot {at} holds rows of another table"));
+        }
+        newest = Some((at, told.offsets));
+    }
+    let living = living_ends(stage, id).await;
+    let Some((at, offsets)) = newest else {
+        return if living.0.is_empty() { Ok(()) } else { Err("nothing is in the lake".to_owned()) };
+    };
+    if !reaches(&offsets, &living) {
+        return Err(format!("snapshot {at} ends at {offsets:?}, the logs at {living:?}"));
+    }
+    match stage.known().await {
+        Some(known) if known.snapshot.0 == at && known.offsets == offsets => Ok(()),
+        known => Err(format!("Fluss knows {known:?}, the lake has snapshot {at} with {offsets:?}")),
+    }
+}
+
+async fn doubles_newest(stage: &Stage) -> Result<bool, String> {
+    let Some((lake, snapshot)) = newest(stage).await else { return Ok(false) };
+    Ok(numbers(&lake, &snapshot).await?.values().any(|count| *count > 1))
+}
+
+/// No snapshot of ours added a row that was there before it.
+async fn we_never_doubled(stage: &Stage) -> Result<(), String> {
+    let lake = stage.lake().await;
+    let mut before: Option<(i64, u32)> = None;
+    for id in lake.snapshot_ids().await.unwrap() {
+        let Some(snapshot) = lake.snapshot(id).await.unwrap() else { continue };
+        let now: u32 = numbers(&lake, &snapshot).await?.values().map(|count| count - 1).sum();
+        let ours = snapshot.properties.contains_key("lakeward.round-id");
+        if let Some((below, surplus)) = before
+            && ours
+            && below == id - 1
+            && now > surplus
+        {
+            return Err(format!("snapshot {id} of ours doubles rows"));
+        }
+        if stage.plan.java == 0 && now > 0 {
+            return Err(format!("snapshot {id} doubles rows"));
+        }
+        before = Some((id, now));
+    }
+    Ok(())
+}
+
+/// Objects that snapshots, tags and the like name.
+async fn named(stage: &Stage) -> Result<BTreeSet<String>, String> {
+    let lake = stage.lake().await;
+    let mut named = BTreeSet::new();
+    for id in lake.snapshot_ids().await.unwrap() {
+        let Some(snapshot) = lake.snapshot(id).await.unwrap() else { continue };
+        let lists = [&snapshot.base_manifest_list, &snapshot.delta_manifest_list];
+        named.extend(lists.map(|list| lake.object(&format!("manifest/{list}"))));
+        for manifest in lake.manifests(&snapshot).await.map_err(|error| error.chain())? {
+            named.insert(lake.object(&format!("manifest/{}", manifest.file_name)));
+        }
+        for entry in lake.live_entries(&snapshot, None).await.map_err(|error| error.chain())? {
+            named.insert(lake.object(&path::data_file(lake.schema(), &entry).unwrap()));
+        }
+    }
+    Ok(named)
+}
+
+async fn named_files_are_there(stage: &Stage) -> Result<(), String> {
+    let there: BTreeSet<String> = stage.store.list("").await.unwrap().into_iter().map(|object| object.path).collect();
+    match named(stage).await?.difference(&there).next() {
+        Some(missing) => Err(format!("a snapshot names {missing}, which is not there")),
+        None => Ok(()),
+    }
+}
+
+/// Where nothing died and no outcome stayed unknown, no data file is there that no snapshot names.
+async fn nothing_is_left_behind(stage: &Stage) -> Result<(), String> {
+    let plan = stage.plan;
+    let excused = [
+        plan.crashes,
+        plan.late_puts,
+        plan.lake_faults,
+        plan.backfills,
+        plan.deaf,
+        plan.java,
+        plan.expiries,
+        plan.compactions,
+        plan.rollbacks,
+        plan.recreates,
+        plan.restarts,
+        plan.slow,
+        plan.coordinator_faults,
+        plan.stale_lists,
+    ];
+    if excused.iter().any(|amount| *amount > 0) {
+        return Ok(());
+    }
+    let named = named(stage).await?;
+    let data = stage.store.list("").await.unwrap().into_iter().map(|object| object.path).filter(|path| path.contains("/bucket-"));
+    match data.into_iter().find(|path| !named.contains(path)) {
+        Some(left) => Err(format!("{left} was left behind")),
+        None => Ok(()),
+    }
+}
+
+/// Two days and two rounds later one pin is left: the standing one. Then all but the newest snapshots can expire.
+async fn pins_do_not_pile_up(stage: &Stage) -> Result<(), String> {
+    let rng = stage.rng("afterwards");
+    let id = stage.table().await.id;
+    if stage.partitions(&stage.table().await).await.is_empty() {
+        return Ok(());
+    }
+    let mut rounds = 0;
+    while rounds < 2 {
+        stage.sleep(Duration::from_secs(26 * 3600)).await;
+        let before = living_ends(stage, id).await;
+        stage.append(&rng).await;
+        if living_ends(stage, id).await == before {
+            continue;
+        }
+        rounds += 1;
+        if let Some(reason) = goes_on(stage, &format!("{rounds}.")).await? {
+            return Err(format!("held when all was well: {reason}"));
+        }
+    }
+    let pins = stage.lake().await.pins("lakeward-").await.unwrap();
+    if pins.len() > 1 {
+        return Err(format!("pins pile up: {pins:?}"));
+    }
+    each_row_once(stage, id).await
+}
