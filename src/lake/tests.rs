@@ -420,7 +420,9 @@ async fn pins_are_consumer_files() {
     lake.store().put(&lake.object(&path::consumer("broken")), Bytes::from("{")).await.unwrap();
     let pins = lake.pins("lakeward-").await.unwrap();
     assert_eq!((pins.len(), pins[0].name.as_str(), pins[0].next_snapshot), (1, "lakeward-1", 5));
-    assert!(lake.pins("").await.unwrap_err().chain().contains("consumer-broken"));
+    // It may hold anything, and goes by its age.
+    let broken = lake.pins("broken").await.unwrap();
+    assert_eq!((broken.len(), broken[0].next_snapshot), (1, 0));
     lake.delete_pin("lakeward-1").await.unwrap();
     lake.delete_pin("lakeward-1").await.unwrap();
     assert_eq!(lake.pins("lakeward-").await.unwrap(), []);

@@ -50,7 +50,8 @@ impl Kills {
     }
 }
 
-/// What one kill test does: the fail points of processes that follow each other, each dying at its own.
+/// What one kill test does: the fail points of processes that follow each other, each dying at its own. `backfill ` in front of a
+/// fail point makes that process a backfill.
 #[derive(Debug, Clone)]
 struct Case {
     /// `LAKEWARD_FAIL` of each.
@@ -77,6 +78,11 @@ impl Cases {
             self.queue.lock().unwrap().push_back(Case { fails, series: self.series, hit });
         }
         self.series += 1;
+    }
+
+    /// These alone.
+    fn once(&mut self, fails: &[&str]) {
+        self.series(fails, 1);
     }
 
     fn take(&self) -> Option<Case> {

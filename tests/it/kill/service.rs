@@ -15,7 +15,10 @@ async fn case(world: &mut World, case: &Case, kills: &mut Kills) -> bool {
     for (turn, fail) in case.fails.iter().enumerate() {
         // Whoever comes second waits for the dead one's lease.
         let wait = if turn == 0 { "0s" } else { "1500ms" };
-        let (ended, death) = world.serve(Some(fail), wait, &[]).await;
+        let (ended, death) = match fail.strip_prefix("backfill ") {
+            Some(fail) => world.backfill(fail).await,
+            None => world.serve(Some(fail), wait, &[]).await,
+        };
         died = death.is_some();
         match death {
             Some(death) => kills.add(&death.point, &death.place),
@@ -117,12 +120,25 @@ pub(super) async fn dies_in_parts(world: &mut World, fail: &str) -> Option<Death
 #[test]
 fn a_service_that_is_killed_at_any_point_loses_and_doubles_nothing() {
     let mut cases = Cases::default();
-    // The first hit of most writes is the probe's; the pin, data files and lists come behind it.
-    for point in of_rounds() {
-        cases.series(&[&format!("{point}=kill@HIT")], if point.starts_with("store.") { 2 } else { 1 });
+    for point in of_rounds().into_iter().filter(|point| !point.starts_with("store.")) {
+        cases.once(&[&format!("{point}=kill")]);
     }
+    // Probe (twice), data files, pin (9), manifest, lists, snapshot (13), hint: the whole matrix takes them all.
+    for (point, hits) in [
+        ("store.before_write", [3, 13]),
+        ("store.staged", [10, 13]),
+        ("store.shown", [9, 13]),
+        ("store.after_write", [11, 13]),
+        ("store.before_delete", [1, 2]),
+        ("store.after_delete", [1, 2]),
+    ] {
+        for hit in hits {
+            cases.once(&[&format!("{point}=kill@{hit}")]);
+        }
+    }
+    cases.once(&["backfill commit.before_record=kill", "commit.before_publish=kill"]);
     for point in of_recovery() {
-        cases.series(&["commit.after_publish=kill", &format!("{point}=kill@HIT")], 1);
+        cases.once(&["commit.after_publish=kill", &format!("{point}=kill")]);
     }
     let (kills, _) = run(&cases);
     kills.print("service, in part");
@@ -164,6 +180,8 @@ pub(super) fn matrix() -> Kills {
         cases.series(&[&fail, &fail], 60);
         // While recovering a snapshot that Fluss does not know.
         cases.series(&["commit.after_publish=kill", &fail], 60);
+        // A backfill, and a daemon behind it.
+        cases.series(&[&format!("backfill {fail}"), &fail], 60);
     }
     for point in of_recovery() {
         let fail = format!("{point}=kill@HIT");
@@ -188,6 +206,24 @@ pub(super) fn matrix() -> Kills {
         }
     }
     kills
+}
+
+/// The first write of whoever writes is the probe: a store without create-if-absent is found before anything lies there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn daemon_backfill_and_check_try_the_store_before_they_write() {
+    let mut world = with_tables().await;
+    load(&mut world).await;
+    let server = world.address().to_owned();
+    for args in [
+        &["run", "--once", "--server", &server][..],
+        &["backfill", "demo.orders", "--server", &server],
+        &["check", "--server", &server],
+    ] {
+        let (ended, death) = world.command(args, "store.before_write=kill").await;
+        assert_eq!(death.map(|death| places::kind(&death.place)), Some("probe"), "{args:?}: {ended:?}");
+    }
+    world.settle().await;
+    world.audit().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

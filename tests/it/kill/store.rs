@@ -416,6 +416,23 @@ fn a_store_that_ignores_create_if_absent_is_refused_before_anything_is_written_a
 }
 
 #[test]
+fn a_pin_whose_write_was_cut_goes_with_its_day_and_keeps_no_round_from_its_work() {
+    paused(async {
+        let mut world = World::new(3).await;
+        let half = "demo.db/t/consumer/consumer-lakeward-00000000-0000-0000-0000-000000000007";
+        world.stores[0].put(half, "{\n  \"nextSn".into()).await.unwrap();
+        for (turn, hours) in [(1, 1), (2, 22), (3, 2), (4, 1)] {
+            world.load();
+            world.round("t").await.unwrap();
+            let pins: Vec<String> = world.lake(0).await.pins("lakeward-").await.unwrap().into_iter().map(|pin| pin.name).collect();
+            assert_eq!(pins.iter().any(|pin| pin.ends_with("7") && half.ends_with(pin.as_str())), turn < 4, "{turn}: {pins:?}");
+            assert_eq!(pins.len(), if turn < 4 { 2 } else { 1 }, "{turn}: {pins:?}");
+            world.runtime.clock.sleep(Duration::from_secs(hours * 3600)).await;
+        }
+    });
+}
+
+#[test]
 fn a_denied_table_is_held_and_said_while_others_go_on_and_catches_up_when_the_rights_are_back() {
     paused(async {
         let mut world = World::new(2).await;

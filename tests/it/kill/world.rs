@@ -236,7 +236,20 @@ impl World {
     /// The service works until the queue is empty, or dies at `fail`.
     pub(super) async fn serve(&self, fail: Option<&str>, wait: &str, more: &[&str]) -> (Ended, Option<Death>) {
         let args = [&["run", "--server", &self.address, "--once", "--wait", wait, "--json"], more].concat();
-        let ended = run(&args, fail.map(str::to_owned)).await;
+        Self::ended(run(&args, fail.map(str::to_owned)).await)
+    }
+
+    /// A backfill of `orders` that is to die at `fail`.
+    pub(super) async fn backfill(&self, fail: &str) -> (Ended, Option<Death>) {
+        self.command(&["backfill", "demo.orders", "--server", &self.address], fail).await
+    }
+
+    /// Any command that is to die at `fail`.
+    pub(super) async fn command(&self, args: &[&str], fail: &str) -> (Ended, Option<Death>) {
+        Self::ended(run(args, Some(fail.to_owned())).await)
+    }
+
+    fn ended(ended: Ended) -> (Ended, Option<Death>) {
         let death = (ended.signal == Some(9)).then(|| death(&ended.stderr).unwrap_or_else(|| panic!("{ended:?}")));
         assert!(death.is_some() || ended.code.is_some(), "{ended:?}");
         (ended, death)
