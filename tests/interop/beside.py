@@ -15,7 +15,7 @@ AFTER_PUBLISH, BEFORE_PUBLISH = "commit.after_publish", "commit.before_publish"
 
 
 class Shared:
-    """Tables on one cluster, and the rows that each has been given."""
+    """Tables on one cluster, and the rows that each has been given. Log tables; for others `create`, `write` and `every_row_once` are what differs."""
 
     def __init__(self, world):
         self.world, self.cluster = world, world.cluster()

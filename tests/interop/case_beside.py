@@ -8,6 +8,7 @@ from beside import BEFORE_PUBLISH, Shared, committed_snapshot, made_by
 from case_cluster import LAKE, with_system_columns
 from checks import rows_equal
 from flink import Job
+from proxy import Proxy
 from world import case, check, same, tail, until
 
 LOG, KEYED, PART, PART_KEYED = "b.log", "b.keyed", "b.part", "b.part_keyed"
@@ -28,6 +29,7 @@ def beside(world):
     overlap.begin()
     in_turn(shared, job)
     killed(shared, job)
+    late_ourselves(shared, job)
     rolled_back(shared, job)
     overlap.leases_end()
     overlap.late_record()
@@ -69,6 +71,25 @@ def killed(shared, job):
     shared.agree([PART], "theirs")
     shared.agree([KEYED], "ours")
     shared.every_row_once(TABLES)
+
+
+def late_ourselves(shared, job):
+    """The mirror of a zombie: our round stands still before it prepares, the job takes the table and commits the same rows, and we go on."""
+    world = shared.world
+    listen, target = shared.cluster.doors["OURS"]
+    proxy = Proxy(listen, target)
+    world.closing.append(proxy.close)
+    proxy.asks, hold = True, proxy.hold(frames.PREPARE)
+    shared.write([LOG])
+    process = world.start("late", [world.lakeward(), "run", "--server", f"127.0.0.1:{listen}", "--once", "--set", f"tables.include={LOG}"])
+    hold.caught()
+    frames.expire(shared.cluster.address, shared.ids[LOG])
+    shared.theirs(job, [LOG])
+    hold.release()
+    process.wait(60)
+    check(process.returncode in (0, 7), f"the late service ended with {process.returncode}: {tail(process.log)}")
+    shared.agree([LOG], "theirs")
+    shared.every_row_once([LOG])
 
 
 def rolled_back(shared, job):

@@ -10,7 +10,7 @@ ZOOKEEPER = "org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.quor
 COORDINATOR = "org.apache.fluss.server.coordinator.CoordinatorServer"
 TABLET = "org.apache.fluss.server.tablet.TabletServer"
 
-DOORS = ("JOB", "ZOMBIE")
+DOORS = ("JOB", "ZOMBIE", "OURS")
 
 
 class Cluster:
