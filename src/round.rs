@@ -292,9 +292,10 @@ async fn targets(table: &TableInfo, lake: &LakeTable, splits: Vec<Split>) -> Res
 }
 
 fn wrong_total(table: &TableInfo, split: &Split, lake: i32, fluss: i32) -> Error {
-    let place = split.partition.as_ref().map_or_else(String::new, |partition| format!("partition `{}` of ", partition.name()));
+    let partition = split.partition.as_deref();
+    let place = partition.map_or_else(String::new, |partition| format!("partition `{}` of ", partition.name()));
     Error::data(format!("{place}table `{}` has files of `{lake}` buckets in the lake, but `{fluss}` buckets in Fluss", table.path))
-        .with_hint("its rows have to be written again by the right count: `INSERT OVERWRITE` that partition in Paimon from itself")
+        .with_hint(mapping::other_count_hint(table, partition, fluss))
 }
 
 /// The first fault of a plan; it tells how many more there are.

@@ -54,6 +54,8 @@ pub(super) enum Command {
     Check(Check),
     /// Show what a round would do, and change nothing.
     Plan(Plan),
+    /// Change `bucket.num`, the bucket count of partitions made from then on: shows first, changes with --confirm.
+    Rescale(Rescale),
     /// Show the metadata of a lake table.
     Inspect(Inspect),
     /// Load JSON lines, CSV or Parquet into a table.
@@ -159,6 +161,25 @@ pub(super) struct Plan {
 }
 
 #[derive(Debug, clap::Args)]
+pub(super) struct Rescale {
+    /// The table.
+    #[arg(value_name = "DB.TABLE")]
+    pub(super) table: TablePath,
+    /// Buckets of each partition made from then on; partitions that are there keep theirs.
+    #[arg(value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(super) count: i32,
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: Option<String>,
+    /// Change it; without, only what would change is shown.
+    #[arg(long)]
+    pub(super) confirm: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub(super) struct Inspect {
     /// Folder of a lake table, such as `warehouse/demo.db/orders`.
     #[arg(value_name = "PATH")]
@@ -238,6 +259,7 @@ impl Command {
             Self::Run(args) => vec![server(&args.server), ("--wait", "run.wait", args.wait.clone())],
             Self::Check(args) => vec![server(&args.server)],
             Self::Plan(args) => vec![server(&args.server)],
+            Self::Rescale(args) => vec![server(&args.server)],
             Self::Backfill(args) => vec![server(&args.server)],
             Self::Load(args) => vec![server(&args.server)],
             Self::Quickstart(_) | Self::Node(_) | Self::Status(_) | Self::Inspect(_) => vec![],
@@ -255,6 +277,7 @@ impl Command {
             | Self::Status(_)
             | Self::Check(_)
             | Self::Plan(_)
+            | Self::Rescale(_)
             | Self::Inspect(_)
             | Self::Load(_) => LogLevel::Warn,
         }

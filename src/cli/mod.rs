@@ -14,6 +14,7 @@ mod node;
 mod output;
 mod plan;
 mod quickstart;
+mod rescale;
 mod run;
 mod signals;
 mod status;
@@ -93,6 +94,7 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Status(args) => status::run(&args, &settings, &runtime, output).await,
         Command::Check(args) => check::run(&args, settings, runtime, output).await,
         Command::Plan(args) => plan::run(&args, settings, runtime, output).await,
+        Command::Rescale(args) => rescale::run(&args, settings, runtime, output).await,
         Command::Load(args) => load::run(&args, settings, runtime, output).await,
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Report {
     pub(super) bucket_drift: Option<BucketDrift>,
     /// Columns that the lake table lacks, which a round would add first.
     pub(super) missing_columns: Vec<String>,
+    /// Why `bucket.num` can't be changed on it (F4.6), however it is tiered.
+    rescale_refused: Option<String>,
     faults: Vec<FaultReport>,
 }
 
@@ -96,6 +98,11 @@ pub(super) async fn look(context: &RoundContext, path: &TablePath) -> Result<(Re
         skipped: vec![],
         bucket_drift: None,
         missing_columns: vec![],
+        rescale_refused: if table.is_partitioned() {
+            catalog::check_rescale(&table).err().map(|error| error.chain())
+        } else {
+            None
+        },
         faults: vec![],
     };
     let base = match context.ledger.latest(path).await? {
@@ -168,11 +175,14 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
     }
     if let Some(BucketDrift { fluss, lake }) = report.bucket_drift {
         output.data(&format!(
-            "  option bucket of the lake table is {lake}, bucket.num is {fluss}: an ALTER got half way, run it again"
+            "  option bucket of the lake table is {lake}, bucket.num is {fluss}: an ALTER got half way, run it again (`lakeward rescale`)"
         ))?;
     }
     if !report.missing_columns.is_empty() {
         output.data(&format!("  columns that a round would add to the lake table first: {}", report.missing_columns.join(", ")))?;
+    }
+    if let Some(refused) = &report.rescale_refused {
+        output.data(&format!("  finding: {refused}"))?;
     }
     for fault in &report.faults {
         output.data(&format!("  fault ({}): {}", fault.kind, fault.message))?;

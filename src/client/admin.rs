@@ -130,6 +130,21 @@ impl Admin {
         self.change(format!("drop partition `{}` of table `{path}`", name_of(spec)), &request).await
     }
 
+    /// Whether the coordinator is new enough for [`Admin::alter_bucket_count`], by the version of AlterTable that it takes.
+    ///
+    /// # Errors
+    /// `Unsupported` (2) when it is not; `Unavailable`.
+    ///
+    /// Source: F4.4.
+    pub async fn check_bucket_count(&self) -> Result<()> {
+        if self.cluster.coordinator_version(ApiKey::AlterTable).await? >= ALTER_WITH_BUCKET_COUNT {
+            return Ok(());
+        }
+        Err(Code::UNSUPPORTED_VERSION
+            .error("the coordinator is older than 1.0: it would say yes to a change of `bucket.num` and change nothing")
+            .with_hint("bring all servers of the cluster to Fluss 1.0 first"))
+    }
+
     /// Changes `bucket.num`: the bucket count of partitions made from now on.
     ///
     /// # Errors
@@ -139,11 +154,7 @@ impl Admin {
     /// Source: F4.4.
     pub async fn alter_bucket_count(&self, path: &TablePath, count: i32) -> Result<()> {
         let what = format!("change `bucket.num` of table `{path}` to `{count}`");
-        let version = self.cluster.coordinator_version(ApiKey::AlterTable).await.map_err(|error| error.context(what.clone()))?;
-        if version < ALTER_WITH_BUCKET_COUNT {
-            let error = Code::UNSUPPORTED_VERSION.error("the server is older than 1.0: it would say yes and change nothing");
-            return Err(error.context(what));
-        }
+        self.check_bucket_count().await.map_err(|error| error.context(what.clone()))?;
         let modify_bucket_count = Some(PbModifyBucketCount { new_bucket_count: count });
         let changed =
             self.change(what, &AlterTableRequest { table_path: path.into(), modify_bucket_count, ..Default::default() }).await;

@@ -13,5 +13,6 @@ mod tests;
 
 pub use compatible::{BucketDrift, Fit, LakeForm, bucket_drift, compatible, fit, not_taken_away};
 pub use partition::partition_row;
+pub use repair::other_count_hint;
 pub use rows::LakeRows;
 pub use schema::{SYSTEM_COLUMNS, check_columns, is_lake_enabled, lake_path, lake_schema};

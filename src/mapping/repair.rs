@@ -1,6 +1,7 @@
-//! The DDL that makes a lake table fit again, as Flink SQL on the Paimon catalog. Only ever shown, never run.
+//! The statements that make a lake table fit again, as Flink SQL on the Paimon catalog. Only ever shown, never run.
 
-use crate::model::{DataType, Field, TablePath, TypeKind};
+use super::schema::lake_path;
+use crate::model::{DataType, Field, Partition, TableInfo, TablePath, TypeKind};
 use crate::paimon::type_text;
 
 /// One `ALTER TABLE` of a lake table.
@@ -44,6 +45,38 @@ impl Repair {
         };
         format!("ALTER TABLE {}.{} {change}", quoted(&table.database), quoted(&table.table))
     }
+}
+
+/// The ways out for a partition whose files in the lake are of another bucket count than its `count` in Fluss: it was dropped there, and
+/// made again after a rescale.
+#[must_use]
+pub fn other_count_hint(table: &TableInfo, partition: Option<&Partition>, count: i32) -> String {
+    let lake = lake_path(table).unwrap_or_else(|_| table.path.clone());
+    let name = format!("{}.{}", quoted(&lake.database), quoted(&lake.table));
+    let spec: &[(String, String)] = partition.map_or(&[], |partition| &partition.spec);
+    let equal = |between: &str| {
+        let pairs: Vec<String> = spec.iter().map(|(key, value)| format!("{} = {}", quoted(key), text(value))).collect();
+        pairs.join(between)
+    };
+    let columns = table.schema.fields.iter().filter(|field| !table.partition_keys.contains(&field.name));
+    let columns: Vec<String> = columns.map(|field| quoted(&field.name)).collect();
+    let rewrite = match spec {
+        [] => format!("INSERT OVERWRITE {name} SELECT {} FROM {name}", columns.join(", ")),
+        _ => format!(
+            "INSERT OVERWRITE {name} PARTITION ({}) SELECT {} FROM {name} WHERE {}",
+            equal(", "),
+            columns.join(", "),
+            equal(" AND ")
+        ),
+    };
+    let drop = match spec {
+        [] => String::new(),
+        _ => format!("; if they went with the partition that was dropped: ALTER TABLE {name} DROP PARTITION ({})", equal(", ")),
+    };
+    format!(
+        "in Flink SQL (batch mode), with the lake's catalog: if its rows are to stay, they have to be written again by `{count}` \
+         buckets, while option `bucket` of the lake table is `{count}` too: {rewrite}{drop}"
+    )
 }
 
 fn quoted(name: &str) -> String {

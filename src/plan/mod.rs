@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::model::{BucketId, BucketKey, BucketLayout, LakeOffsets, Partition, PartitionId, Split, StartOffset, TableBucket};
 
 pub use facts::{Facts, PartitionFacts, gather};
-pub use support::{LakePlace, check_table};
+pub use support::{LakePlace, check_table, lake_place};
 
 /// Bounds of planning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

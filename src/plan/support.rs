@@ -32,7 +32,11 @@ pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
     let option = |key: &str| table.properties.get(key).map(String::as_str);
     match option("table.datalake.format") {
         Some(format) if format.eq_ignore_ascii_case("paimon") => {}
-        Some(format) => return refuse(format!("lake format `{format}` is")),
+        Some(format) => {
+            return refuse(format!("lake format `{format}` is")).map_err(|error: Error| {
+                error.with_hint("this build tiers into Paimon: leave the table to the Flink job of its format (`tables.exclude`)")
+            });
+        }
         None => {
             return Err(Error::invalid(format!("table `{}` has no lake format", table.path))
                 .with_hint("the cluster needs `datalake.format`, the table `table.datalake.enabled`"));
@@ -41,12 +45,20 @@ pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
     if option("table.datalake.historical-partition.enabled").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return refuse("the historical partition (`table.datalake.historical-partition.enabled`) is".to_owned());
     }
-    match option("table.datalake.paimon.metastore") {
-        None | Some("filesystem") => {}
-        Some(metastore) => return refuse(format!("metastore `{metastore}` of the lake catalog is")),
+    lake_place(table)
+}
+
+/// Where the lake table of `table` is (F6.1), whether its rows can be tiered or not.
+///
+/// # Errors
+/// `Unsupported` names a metastore that this build can't look into; `Invalid` when the lake's place is not told.
+pub fn lake_place(table: &TableInfo) -> Result<LakePlace> {
+    let option = |key: &str| table.properties.get(key).map(String::as_str);
+    if let Some(metastore) = option("table.datalake.paimon.metastore").filter(|metastore| *metastore != "filesystem") {
+        let what = format!("table `{}`: metastore `{metastore}` of the lake catalog is not supported", table.path);
+        return Err(Error::unsupported(what));
     }
-    let catalog = |key: &str| option(&format!("{CATALOG_PREFIX}{key}"));
-    let Some(warehouse) = catalog("warehouse") else {
+    let Some(warehouse) = option("table.datalake.paimon.warehouse") else {
         if !mapping::is_lake_enabled(table) {
             return Err(Error::invalid(format!("table `{}` has its lake off", table.path))
                 .with_hint("set `table.datalake.enabled` = `true` on it"));

@@ -11,6 +11,7 @@ use crate::source::memory::{Faults, MemoryCluster, MemoryService};
 use crate::storage;
 
 mod limits;
+mod rescale;
 
 struct World {
     cluster: MemoryCluster,

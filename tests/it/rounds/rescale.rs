@@ -7,7 +7,9 @@ use arrow_array::RecordBatch;
 use lakeward::error::Kind;
 use lakeward::fluss::bucket::{BucketFunction, buckets_of};
 use lakeward::model::{BucketLayout, TableInfo, TypeKind};
+use serde_json::json as value;
 
+use super::binary::run;
 use super::*;
 
 /// What changes of a file when anybody touches it.
@@ -113,15 +115,117 @@ async fn a_partition_made_again_with_another_count_holds_the_table_before_anythi
     stage.admin.alter_bucket_count(&path, 4).await.unwrap();
     stage.admin.drop_partition(&path, &spec("a"), false).await.unwrap();
     stage.append(&path, 100..200, "a").await;
+    let other = stage.table("other", &orders()).await;
+    stage.append(&other, 0..50, "a").await;
     let (report, rounds) = stage.run_once().await;
-    assert_eq!((report.faults.len(), rounds.len()), (1, 0));
+    assert_eq!((report.faults.len(), rounds.len()), (1, 1));
+    assert_eq!(stage.ids(&other).await, Vec::from_iter(0..50), "others go on");
     let (_, fault) = &report.faults[0];
     assert_eq!(fault.kind(), Kind::Data, "{}", fault.chain());
     for said in ["partition `a` of table `demo.orders`", "files of `2` buckets in the lake", "`4` buckets in Fluss"] {
         assert!(fault.chain().contains(said), "`{said}` is not in: {}", fault.chain());
     }
-    assert!(fault.hint().is_some());
+    let hint = fault.hint().unwrap();
+    for said in [
+        "INSERT OVERWRITE `demo`.`orders` PARTITION (`day` = 'a') SELECT `id`, `words` FROM `demo`.`orders` WHERE `day` = 'a'",
+        "by `4` buckets",
+        "ALTER TABLE `demo`.`orders` DROP PARTITION (`day` = 'a')",
+    ] {
+        assert!(hint.contains(said), "`{said}` is not in: {hint}");
+    }
     let mut now = stage.lake(&path).await.store().list("demo.db/orders").await.unwrap();
     now.retain(|found| !before.iter().any(|old| old.path == found.path));
     assert_eq!(now.iter().map(|found| found.path.as_str()).collect::<Vec<_>>(), ["demo.db/orders/schema/schema-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_shows_before_it_acts_and_may_be_run_again() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..100, "a").await;
+    let address = stage.address();
+    let rescale = async |count: &str, more: &[&str]| {
+        let command = ["rescale", "demo.orders", count, "--server", &address];
+        run(&[&command[..], more].concat(), None).await
+    };
+    let bucket = async || stage.lake(&path).await.schema().option("bucket").unwrap().to_owned();
+    // Without --confirm nothing changes.
+    let shown = rescale("4", &[]).await;
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    for said in
+        ["bucket.num 2 → 4", "epoch 0 → 1", "option bucket 2 → 4", "1 partition keeps 2 buckets: a", "note: this is the first"]
+    {
+        assert!(shown.stdout.contains(said), "`{said}` is not in {}", shown.stdout);
+    }
+    assert!(shown.stderr.contains("add --confirm"), "{}", shown.stderr);
+    let before = stage.info(&path).await;
+    assert_eq!((before.bucket_count, before.bucket_count_epoch.0, bucket().await), (2, 0, "2".to_owned()));
+
+    let changed = rescale("4", &["--confirm"]).await;
+    assert_eq!(changed.code, Some(0), "{changed:?}");
+    assert!(changed.stdout.ends_with("changed: new partitions of demo.orders have 4 buckets, bucket count epoch 1\n"));
+    let after = stage.info(&path).await;
+    assert_eq!((after.bucket_count, after.bucket_count_epoch.0, bucket().await), (4, 1, "4".to_owned()));
+    let again = rescale("4", &["--confirm", "--json"]).await;
+    let report = &again.json()[0];
+    assert_eq!((again.code, &report["outcome"], &report["epoch"]["to"]), (Some(0), &value!("unchanged"), &value!(1)), "{again:?}");
+
+    // The lake's count was set back by hand: the coordinator would not look, so the command mends it.
+    let set_back = |_: &_| Ok(vec![lakeward::lake::SchemaChange::BucketCount(7)]);
+    assert!(stage.lake(&path).await.alter(set_back).await.unwrap());
+    let mended = rescale("4", &["--confirm", "--json"]).await;
+    let report = &mended.json()[0];
+    assert_eq!(
+        (mended.code, &report["outcome"], &report["lake_bucket"]),
+        (Some(0), &value!("changed"), &value!({"from": 7, "to": 4}))
+    );
+    assert_eq!((stage.info(&path).await.bucket_count_epoch.0, bucket().await), (1, "4".to_owned()));
+
+    // A new partition has the new count, and all of it is tiered.
+    stage.append(&path, 100..200, "b").await;
+    let shown = rescale("1", &["--json"]).await;
+    let report = &shown.json()[0];
+    let partitions = value!([
+        {"partition": "a", "buckets": 2, "origin": "own"}, {"partition": "b", "buckets": 4, "origin": "own"}
+    ]);
+    assert_eq!((&report["outcome"], &report["partitions"]), (&value!("shown"), &partitions), "{shown:?}");
+    assert_eq!(stage.tier().await, [Some(1)]);
+    let counts = totals(&stage.files(&path).await);
+    assert_eq!(counts, [("day=a", 2), ("day=b", 4)].map(|(day, total)| (day.to_owned(), BTreeSet::from([total]))).into());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_refuses_what_the_coordinator_would_and_says_what_it_refused_itself() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    let mut plain = orders();
+    plain.partition_keys.clear();
+    stage.table("plain", &plain).await;
+    let address = stage.address();
+    let rescale =
+        async |table: &str, count: &str| run(&["rescale", table, count, "--server", &address, "--confirm", "--json"], None).await;
+    let refused = rescale("demo.plain", "4").await;
+    assert_eq!((refused.code, &refused.json()[0]["outcome"]), (Some(4), &value!("refused")), "{refused:?}");
+    assert!(refused.stderr.contains("has no partitions"), "{refused:?}");
+    for (count, code) in [("0", 2), ("-1", 2), ("many", 2), ("3000000000", 2)] {
+        assert_eq!(rescale("demo.orders", count).await.code, Some(code), "{count}");
+    }
+    // Only the server knows its bound: its answer comes with its code.
+    let refused = rescale("demo.orders", "1000000").await;
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    for said in ["max.bucket.num", "error 49 TooManyBuckets"] {
+        assert!(refused.stderr.contains(said), "`{said}` is not in {}", refused.stderr);
+    }
+    assert_eq!(rescale("demo.nothing", "4").await.code, Some(2));
+    // The lake's table is gone: lake first, so nothing changes, and what to do is said.
+    let lake = stage.lake(&path).await;
+    let (at, aside) = (lake.store().local_root().unwrap().join(lake.root()), stage.dir.path().join("aside"));
+    std::fs::rename(&at, &aside).unwrap();
+    let failed = rescale("demo.orders", "4").await;
+    assert!(matches!(failed.code, Some(3 | 5)), "{failed:?}");
+    assert!(failed.stderr.contains("run the same"), "{failed:?}");
+    assert_eq!(stage.info(&path).await.bucket_count_epoch.0, 0);
+    std::fs::rename(&aside, &at).unwrap();
+    let healed = rescale("demo.orders", "4").await;
+    assert_eq!((healed.code, stage.info(&path).await.bucket_count), (Some(0), 4), "{healed:?}");
 }
