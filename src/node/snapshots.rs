@@ -86,12 +86,12 @@ impl Snapshots {
         };
         let forgotten: Vec<Entry> = entries.drain(..kept).collect();
         entries.push(entry);
-        let named: Vec<String> = entries.iter().flat_map(paths).cloned().collect();
         let record = Record { version: 2, lake_snapshots: entries };
         let json = serde_json::to_string(&record).map_err(|source| Error::internal("write lake snapshots").with_source(source))?;
         self.registry.put_lake_record(table, json).await?;
         let prefix = self.prefix();
-        for path in forgotten.iter().flat_map(paths).filter(|path| !named.contains(path)) {
+        // Also a file that the new entry names again, as the real coordinator does.
+        for path in forgotten.iter().flat_map(paths) {
             // A path that is not ours was committed on trust; it is not ours to delete either.
             if let Some(place) = path.strip_prefix(&prefix)
                 && let Err(error) = self.store.delete(place).await

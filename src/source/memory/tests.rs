@@ -183,6 +183,7 @@ async fn faults_act_as_scripted() {
 
 struct Twin {
     service: MemoryService,
+    offloads: bool,
     clock: crate::runtime::Clock,
 }
 
@@ -206,6 +207,9 @@ impl crate::source::conformance::World for Twin {
     fn rescales(&self) -> bool {
         true
     }
+    fn offloads(&self) -> bool {
+        self.offloads
+    }
     fn lease(&self) -> Option<Duration> {
         Some(Duration::from_mins(2))
     }
@@ -228,8 +232,21 @@ impl crate::source::conformance::World for Twin {
     async fn alter_bucket_count(&self, path: &TablePath, count: i32) -> Result<()> {
         self.service.cluster().alter_bucket_count(path, count)
     }
+    async fn set_option(&self, path: &TablePath, key: &str, value: &str) -> Result<()> {
+        self.service.cluster().alter_property(path, key, Some(value))
+    }
+    async fn add_column(&self, path: &TablePath, column: &Field) -> Result<()> {
+        self.service.cluster().add_column(path, column).map(|_| ())
+    }
     async fn append(&self, path: &TablePath, rows: &RecordBatch) -> Result<()> {
         self.service.cluster().append_rows(path, rows)
+    }
+    async fn prepare_overlaid(&self, table: &TableInfo, offsets: &LakeOffsets) -> Result<String> {
+        self.service.cluster().prepare_raw(table.id, &table.path, offsets, false)
+    }
+    async fn record_alone(&self, record: LedgerRecord) -> Result<()> {
+        self.service.cluster().record_raw(&record, None);
+        Ok(())
     }
 }
 
@@ -243,7 +260,7 @@ async fn the_twin_conforms_also_when_it_yields_and_when_most_of_its_logs_have_le
         if let Some(batches) = segments {
             cluster.segments_leave(batches).unwrap();
         }
-        let twin = Twin { service: cluster.service(faults), clock };
+        let twin = Twin { service: cluster.service(faults), offloads: segments.is_some(), clock };
         crate::source::conformance::run(&twin).await.map_err(|error| error.chain()).unwrap();
         let mut files = 0;
         cluster.alter_remote(|_, bytes| {
