@@ -18,7 +18,7 @@ async def poll(seconds, wanted, take):
 
 async def error(call):
     try:
-        await call
+        await (call() if callable(call) else call)
     except Exception as e:
         return str(e)
     return None
@@ -63,6 +63,41 @@ async def main():
     seen["partitions"] = [p.partition_name for p in await admin.list_partition_infos(part)]
     keyed = fluss.Schema(schema, primary_keys=["a"])
     seen["primary"] = await error(admin.create_table(pk, fluss.TableDescriptor(keyed, bucket_count=1), ignore_if_exists=False)) or ""
+    # What is refused: the words, and how long it took.
+    async def lookup():
+        table.new_lookup().create_lookuper()
+
+    async def upsert():
+        table.new_upsert().create_writer()
+
+    async def read(scanner, seconds=20):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            await scanner.poll(500)
+
+    async def beyond():
+        scanner = await table.new_scan().create_log_scanner()
+        scanner.subscribe(0, 1_000_000)
+        await read(scanner)
+
+    seen["refused"] = {}
+    for name, call in {"lake snapshot": lambda: admin.get_latest_lake_snapshot(log), "lookup": lookup, "upsert": upsert, "beyond the end": beyond,
+                       "twice": lambda: admin.create_partition(part, {"b": "x"}, ignore_if_exists=False),
+                       "unknown database": lambda: admin.list_tables("nowhere"), "partitions of none": lambda: admin.list_partition_infos(log),
+                       "future": lambda: admin.list_offsets(log, bucket_ids=[0], offset_spec=fluss.OffsetSpec.timestamp(int(time.time() + 3600) * 1000)),
+                       "unknown bucket": lambda: admin.list_offsets(log, bucket_ids=[77], offset_spec=fluss.OffsetSpec.latest())}.items():
+        begin = time.monotonic()
+        try:
+            said = await asyncio.wait_for(error(call), 15)
+        except asyncio.TimeoutError:
+            said = None
+        seen["refused"][name] = (said, time.monotonic() - begin)
+
+    seen["limited"] = 0
+    for bucket in (0, 1):
+        scanner = table.new_scan().limit(7).create_bucket_batch_scanner(fluss.TableBucket((await admin.get_table_info(log)).table_id, bucket))
+        seen["limited"] = max(seen["limited"], (await scanner.next_batch()).batch.num_rows)
+    seen["info"] = [(await admin.get_table_info(log)).num_buckets, await admin.table_exists(log), await admin.list_tables("py"), (await admin.get_database_info("py")).database_name]
     await admin.drop_database("py", ignore_if_not_exists=True, cascade=True)
     await connection.close()
     print(json.dumps(seen), flush=True)

@@ -229,12 +229,12 @@ class World:
 
     # ---- Java
 
-    def java(self, name, heap, class_path, main):
+    def java(self, name, heap, class_path, main, shared=True):
         paths = ":".join(f"{JARS}/{folder}/*" for folder in class_path)
         argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", "--add-opens=java.base/java.nio=ALL-UNNAMED",
                 f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
                 "-cp", f"{CLASSES}/{class_path[0]}:{paths}", main]
-        return Lines(name, self.start(name, argv, shared=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return Lines(name, self.start(name, argv, shared=shared, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
     def client(self, at, old=False, login=None):
         """The official Java client (1.0.0, or 0.9.1), connected to a server; `login` are its options for that."""

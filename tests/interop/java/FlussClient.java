@@ -26,6 +26,7 @@ import org.apache.fluss.types.*;
 public final class FlussClient {
     private final Map<String, Connection> connections = new HashMap<>();
     private final Map<String, Table> tables = new HashMap<>();
+    private int turnedAway;
 
     public static void main(String[] args) throws Exception { Lines.serve(new FlussClient()::answer); }
 
@@ -69,6 +70,11 @@ public final class FlussClient {
             case "drop-partition": get(admin.dropPartition(path, new PartitionSpec(Lines.pairs(q, "spec")), false)); return true;
             case "partitions": return partitions(admin, path);
             case "append": return append(c, at, path, q);
+            case "turned-away": { // rows that error 74 has refused since it was asked the last time
+                int rows = turnedAway;
+                turnedAway = 0;
+                return rows;
+            }
             case "upsert": return upsert(c, path, q);
             case "offsets": return offsets(admin, path, Lines.text(q, "which", "latest").equals("latest") ? new OffsetSpec.LatestSpec() : new OffsetSpec.EarliestSpec());
             case "scan": return scan(c, admin, path, q);
@@ -232,6 +238,7 @@ public final class FlussClient {
                         sent++;
                     } catch (ExecutionException e) {
                         if (attempt == 3 || !e.getCause().getClass().getSimpleName().equals("BucketRescaleException")) throw e;
+                        turnedAway++;
                         again.add(rows.get(i));
                     }
                 }
