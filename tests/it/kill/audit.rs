@@ -297,6 +297,13 @@ async fn named(lake: &LakeTable, snapshot: &Snapshot) -> BTreeSet<String> {
     named
 }
 
+/// All files below a folder, with their bytes.
+pub(super) fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut names = BTreeSet::new();
+    files_below(folder, folder, &mut names);
+    names.into_iter().map(|name| folder.join(name)).map(|place| (place.clone(), std::fs::read(place).unwrap())).collect()
+}
+
 fn files_below(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let place: PathBuf = entry.unwrap().path();

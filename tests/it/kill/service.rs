@@ -1,5 +1,7 @@
 //! Services that die: at each durable step of a round, once, twice in a row, while recovering, while clearing up after `Stale`.
 
+use futures::FutureExt;
+
 use super::world::{Death, World, blobs, blobs_table, done, events, load, orders, with_tables};
 use super::*;
 use crate::rounds::binary::Running;
@@ -206,6 +208,64 @@ pub(super) fn matrix() -> Kills {
         }
     }
     kills
+}
+
+/// Whether the auditor finds something.
+async fn finds(world: &mut World) -> Option<String> {
+    let found = std::panic::AssertUnwindSafe(Box::pin(world.audit())).catch_unwind().await.err()?;
+    Some(found.downcast_ref::<String>().unwrap().clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_auditor_finds_what_is_lost_left_or_told_wrong() {
+    let mut world = with_tables().await;
+    load(&mut world).await;
+    world.settle().await;
+    let folder = world.dir.path().join("node/warehouse/demo.db/events");
+    let (sources, files) = (world.sources.clone(), audit::tree(&folder));
+    for (tamper, words) in [
+        ("nothing", ""),
+        ("a stray data file", "nobody was killed over"),
+        ("a file that is named is gone", "snapshots name what is not there"),
+        ("a row that was acknowledged is not in the lake", "acknowledged rows are not in the lake"),
+        ("a row that nobody wrote", "nobody wrote row"),
+        ("a pin that nobody needs", "nobody was killed over"),
+        ("a snapshot with other offsets", "rows per bucket are its offset"),
+    ] {
+        world.sources = sources.clone();
+        for place in audit::tree(&folder) {
+            std::fs::remove_file(place.0).unwrap();
+        }
+        for (place, bytes) in &files {
+            std::fs::write(place, bytes).unwrap();
+        }
+        let data = || std::fs::read_dir(folder.join("bucket-0")).unwrap().next().unwrap().unwrap().path();
+        let source = world.sources.get_mut(&events()).unwrap();
+        match tamper {
+            "a stray data file" => std::fs::write(folder.join("bucket-0/data-0.parquet"), "x").unwrap(),
+            "a file that is named is gone" => std::fs::remove_file(data()).unwrap(),
+            "a row that was acknowledged is not in the lake" => {
+                let row = source.rows.first_key_value().unwrap().1.clone();
+                source.rows.insert(i64::MAX, row);
+            }
+            "a row that nobody wrote" => drop(source.rows.pop_first()),
+            "a pin that nobody needs" => {
+                let pin = "consumer/consumer-lakeward-00000000-0000-0000-0000-000000000007";
+                std::fs::write(folder.join(pin), r#"{"nextSnapshot": 1}"#).unwrap();
+            }
+            "a snapshot with other offsets" => {
+                let place = folder.join("snapshot/snapshot-1");
+                let mut snapshot: serde_json::Value = serde_json::from_slice(&std::fs::read(&place).unwrap()).unwrap();
+                let offsets = &mut snapshot["properties"]["lakeward.offsets"];
+                *offsets = offsets.as_str().unwrap().replacen("\"bucket_offsets\":[", "\"bucket_offsets\":[1", 1).into();
+                std::fs::write(&place, snapshot.to_string()).unwrap();
+            }
+            _ => {}
+        }
+        let found = finds(&mut world).await;
+        assert_eq!(found.is_some(), !words.is_empty(), "{tamper}: {found:?}");
+        assert!(found.unwrap_or_default().contains(words), "{tamper}");
+    }
 }
 
 /// The first write of whoever writes is the probe: a store without create-if-absent is found before anything lies there.
