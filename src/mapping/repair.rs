@@ -48,34 +48,28 @@ impl Repair {
 }
 
 /// The ways out for a partition whose files in the lake are of another bucket count than its `count` in Fluss: it was dropped there, and
-/// made again after a rescale.
+/// made again after a rescale, or Paimon's own writers wrote to it (P, appendix D.4).
+///
+/// The procedure and not INSERT OVERWRITE: that goes by the option `bucket` of the lake table, which may be another, and which Paimon
+/// before 1.4 takes from no statement.
 #[must_use]
 pub fn other_count_hint(table: &TableInfo, partition: Option<&Partition>, count: i32) -> String {
     let lake = lake_path(table).unwrap_or_else(|_| table.path.clone());
     let name = format!("{}.{}", quoted(&lake.database), quoted(&lake.table));
     let spec: &[(String, String)] = partition.map_or(&[], |partition| &partition.spec);
-    let equal = |between: &str| {
-        let pairs: Vec<String> = spec.iter().map(|(key, value)| format!("{} = {}", quoted(key), text(value))).collect();
-        pairs.join(between)
-    };
-    let columns = table.schema.fields.iter().filter(|field| !table.partition_keys.contains(&field.name));
-    let columns: Vec<String> = columns.map(|field| quoted(&field.name)).collect();
-    let rewrite = match spec {
-        [] => format!("INSERT OVERWRITE {name} SELECT {} FROM {name}", columns.join(", ")),
-        _ => format!(
-            "INSERT OVERWRITE {name} PARTITION ({}) SELECT {} FROM {name} WHERE {}",
-            equal(", "),
-            columns.join(", "),
-            equal(" AND ")
+    let pairs: Vec<String> = spec.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let equal: Vec<String> = spec.iter().map(|(key, value)| format!("{} = {}", quoted(key), text(value))).collect();
+    let (only, drop) = match spec {
+        [] => (String::new(), String::new()),
+        _ => (
+            format!(", `partition` => {}", text(&pairs.join(","))),
+            format!("; if they went with the partition that was dropped: ALTER TABLE {name} DROP PARTITION ({})", equal.join(", ")),
         ),
     };
-    let drop = match spec {
-        [] => String::new(),
-        _ => format!("; if they went with the partition that was dropped: ALTER TABLE {name} DROP PARTITION ({})", equal(", ")),
-    };
+    let table = text(&format!("{}.{}", lake.database, lake.table));
     format!(
         "in Flink SQL (batch mode), with the lake's catalog: if its rows are to stay, they have to be written again by `{count}` \
-         buckets, while option `bucket` of the lake table is `{count}` too: {rewrite}{drop}"
+         buckets: CALL sys.rescale(`table` => {table}, `bucket_num` => {count}{only}){drop}"
     )
 }
 

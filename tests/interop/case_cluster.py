@@ -69,7 +69,7 @@ def log(world):
     return f"{sum(map(len, written.values()))} rows in {len(tables)} tables"
 
 
-@case("cluster-nested", "nested columns on a real 0.9.1 cluster: its coordinator's lake table is the one we expect, its client's batches decode right, both readers see the rows")
+@case("cluster-nested", "nested columns on a real 0.9.1 cluster: its coordinator's lake table is the one we expect, its client's batches decode right, each reader see the rows")
 def nested(world):
     cluster = world.cluster()
     client = world.client(cluster.address, old=True)

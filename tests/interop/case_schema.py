@@ -39,7 +39,7 @@ class Writers:
             same(self.client.ask("info", table)["schema-id"], before + 1, f"{table}: schema id after ADD COLUMN")
 
 
-@case("schema-change", "columns added by Java fluss-client 1.0.0 on the node, batches of three schemas in one split: both readers see every row, NULLs, and the right rows for filters on old and new columns")
+@case("schema-change", "columns added by Java fluss-client 1.0.0 on the node, batches of three schemas in one split: each reader see every row, NULLs, and the right rows for filters on old and new columns")
 def node(world):
     node = world.node()
     client = world.client(node.address)

@@ -47,3 +47,10 @@ class Job:
 
     def works(self):
         check(self.process.poll() is None, f"the Flink job ended with {self.process.returncode}: {tail(self.process.log)}")
+
+
+def sql(world):
+    """Flink SQL in batch mode in one JVM, shared: a function of statements that gives the rows of the last."""
+    flags = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in OPENS]
+    lines = world.shared("sql", lambda: world.java("sql", "768m", ["flink", "sql", "log", "json", "plugins/paimon"], "FlinkSql", *flags))
+    return lambda statements: lines.ask(statements, 180)

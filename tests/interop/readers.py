@@ -1,16 +1,17 @@
-"""Two independent readers of a lake table, Java Paimon and pypaimon, that answer in the same text form (README.md)."""
+"""Readers of a lake table, Java Paimon of two versions and pypaimon, that answer in the same text form (README.md); they write too."""
 import datetime
 import decimal
 import json
 import os
 import struct
 
+from world import Failed, Refused, check
+
 
 class Java:
-    name = "Java Paimon"
-
-    def __init__(self, world, folder):
-        self.lines, self.folder = world.paimon(), str(folder)
+    def __init__(self, world, folder, old=False):
+        self.name = "Java Paimon 1.3.1" if old else "Java Paimon"
+        self.lines, self.folder = world.paimon(old), str(folder)
 
     def ask(self, cmd, **request):
         return self.lines.ask(cmd, table=self.folder, **request)
@@ -26,6 +27,24 @@ class Java:
 
     def rows(self, columns=None, where=None):
         return self.ask("read", **({"columns": columns} if columns else {}), **({"where": where} if where else {}))
+
+    def filters(self, id, filters):
+        """For each filter the ids of the rows that it gives, or why it fails."""
+        size = 100  # each answer comes in time
+        return [ids for i in range(0, len(filters), size) for ids in self.ask("filters", id=id, filters=filters[i:i + size])]
+
+    def refuses(self, error, cmd, **request):
+        """The call fails, with an exception of that class; its message."""
+        try:
+            answer = self.ask(cmd, **request)
+        except Refused as refused:
+            check(error == refused.error, f"{self.name}: `{cmd}`: {refused.error} ({refused.message}) instead of {error}")
+            return refused.message
+        raise Failed(f"{self.name}: `{cmd}` should have been refused with {error}, got {answer}")
+
+    def append(self, rows, **how):
+        """Commits rows; `overwrite` names the partition that they replace, `options` are dynamic."""
+        return self.ask("append", rows=rows, **how)
 
 
 class Python:
@@ -60,6 +79,28 @@ class Python:
         columns = columns or list(self.types)
         shown = [[show(v, self.types[c]) for v in plain(data.column(c))] for c in columns]
         return [list(row) for row in zip(*shown)]
+
+    def filters(self, id, filters):
+        def one(where):
+            try:
+                return [row[0] for row in self.rows(list(dict.fromkeys([id, where[0]])), [where])]
+            except Exception as error:  # a reader that gives up is reported with its filter, like a wrong answer
+                return f"{type(error).__name__}: {str(error)[:200]}"
+        return [one(where) for where in filters]
+
+    def append(self, rows, overwrite=None):
+        import pyarrow
+        from pypaimon.schema.data_types import PyarrowFieldParser
+        schema = PyarrowFieldParser.from_paimon_schema(self.table.table_schema.fields)
+        columns = [[row[i] if row[i] is None else literal(row[i], kind) for row in rows] for i, kind in enumerate(self.types.values())]
+        builder = self.table.new_batch_write_builder()
+        if overwrite:
+            builder = builder.overwrite(overwrite)
+        write, commit = builder.new_write(), builder.new_commit()
+        write.write_arrow(pyarrow.Table.from_arrays([pyarrow.array(c, f.type) for c, f in zip(columns, schema)], schema=schema))
+        commit.commit(write.prepare_commit())
+        write.close()
+        commit.close()
 
 
 def plain(column):

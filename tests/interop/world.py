@@ -229,11 +229,11 @@ class World:
 
     # ---- Java
 
-    def java(self, name, heap, class_path, main, shared=True):
+    def java(self, name, heap, class_path, main, *flags, shared=True):
         paths = ":".join(f"{JARS}/{folder}/*" for folder in class_path)
         argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", "--add-opens=java.base/java.nio=ALL-UNNAMED",
                 f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
-                "-cp", f"{CLASSES}/{class_path[0]}:{paths}", main]
+                *flags, "-cp", f"{CLASSES}/{class_path[0]}:{paths}", main]
         return Lines(name, self.start(name, argv, shared=shared, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
     def client(self, at, old=False, login=None):
@@ -243,9 +243,10 @@ class World:
         self.clients.append(client)
         return client
 
-    def paimon(self):
-        """Java Paimon 1.4.2."""
-        return self.shared("paimon", lambda: self.java("paimon", "512m", ["paimon", "json"], "PaimonReader"))
+    def paimon(self, old=False):
+        """Java Paimon 1.4.2, or 1.3.1 as the 0.9.1 servers and the Flink job have it."""
+        name, folders = ("paimon-old", ["plugins/paimon", "slf4j", "log", "json"]) if old else ("paimon", ["paimon", "slf4j", "json"])
+        return self.shared(name, lambda: self.java(name, "512m", folders, "PaimonReader"))
 
     def cluster(self):
         """A real Fluss 0.9.1 cluster."""

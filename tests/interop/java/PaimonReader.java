@@ -3,27 +3,33 @@ import java.time.Duration;
 import java.time.LocalDateTime;
 import java.util.*;
 import org.apache.paimon.Snapshot;
+import org.apache.paimon.append.AppendCompactTask;
 import org.apache.paimon.data.*;
+import org.apache.paimon.data.serializer.InternalRowSerializer;
 import org.apache.paimon.disk.IOManager;
 import org.apache.paimon.fs.Path;
 import org.apache.paimon.fs.local.LocalFileIO;
+import org.apache.paimon.io.DataFileMeta;
 import org.apache.paimon.manifest.ManifestEntry;
+import org.apache.paimon.operation.BaseAppendFileStoreWrite;
+import org.apache.paimon.operation.LocalOrphanFilesClean;
 import org.apache.paimon.options.ExpireConfig;
 import org.apache.paimon.predicate.Predicate;
 import org.apache.paimon.predicate.PredicateBuilder;
 import org.apache.paimon.reader.RecordReaderIterator;
 import org.apache.paimon.schema.Schema;
+import org.apache.paimon.schema.SchemaChange;
 import org.apache.paimon.schema.SchemaManager;
+import org.apache.paimon.table.BucketMode;
 import org.apache.paimon.table.FileStoreTable;
 import org.apache.paimon.table.FileStoreTableFactory;
-import org.apache.paimon.table.sink.BatchTableCommit;
-import org.apache.paimon.table.sink.BatchTableWrite;
-import org.apache.paimon.table.sink.BatchWriteBuilder;
+import org.apache.paimon.table.sink.*;
 import org.apache.paimon.table.source.ReadBuilder;
 import org.apache.paimon.table.source.Split;
 import org.apache.paimon.types.*;
+import org.apache.paimon.utils.InternalRowPartitionComputer;
 
-/** Java Paimon as a server of JSON lines. Each request names {@code cmd} and {@code table}, a local table folder, which is opened afresh. */
+/** Java Paimon as a server of JSON lines. Each request names {@code cmd} and {@code table}, a local table folder, which is opened afresh, with dynamic {@code options}. */
 public final class PaimonReader {
     public static void main(String[] args) throws Exception {
         org.apache.log4j.Logger.getRootLogger().setLevel(org.apache.log4j.Level.OFF);
@@ -34,6 +40,7 @@ public final class PaimonReader {
         Path path = new Path(q.get("table").getAsString());
         if (q.get("cmd").getAsString().equals("create")) return create(path, q);
         FileStoreTable table = FileStoreTableFactory.create(LocalFileIO.create(), path);
+        if (q.has("options")) table = table.copy(Lines.pairs(q, "options"));
         switch (q.get("cmd").getAsString()) {
             case "schema": return map("columns", columns(table.rowType()), "options", table.schema().options(), "partitions", table.partitionKeys(), "schema-id", table.schema().id());
             case "snapshot": {
@@ -41,8 +48,18 @@ public final class PaimonReader {
                 return s == null ? null : JsonParser.parseString(s.toJson());
             }
             case "files": return files(table);
+            case "manifests": return table.store().manifestListFactory().create().readDataManifests(table.snapshotManager().latestSnapshot()).size();
             case "read": return read(table, q);
-            case "append": return append(table, q.getAsJsonArray("rows"));
+            case "filters": {
+                List<Object> all = new ArrayList<>();
+                for (JsonElement e : q.getAsJsonArray("filters")) all.add(filter(table, q, e.getAsJsonArray()));
+                return all;
+            }
+            case "append": return append(table, q);
+            case "stream": return stream(table, q);
+            case "compact": return compact(table, q);
+            case "set": return new SchemaManager(LocalFileIO.create(), path).commitChanges(SchemaChange.setOption(Lines.text(q, "key", null), Lines.text(q, "value", null))).id();
+            case "orphans": return new LocalOrphanFilesClean(table, System.currentTimeMillis() + 3600_000, false).clean().getDeletedFilesPath().size();
             case "roll-back": table.rollbackTo(q.get("snapshot").getAsLong()); return true;
             case "expire": // all but the newest, as far as consumers let it
                 return table.newExpireSnapshots().config(ExpireConfig.builder().snapshotRetainMin(1).snapshotRetainMax(1).snapshotTimeRetain(Duration.ZERO).build()).expire();
@@ -69,24 +86,66 @@ public final class PaimonReader {
         return new SchemaManager(LocalFileIO.create(), path).createTable(schema.build()).id();
     }
 
-    /** Writes and commits rows as Java's batch writer does. */
-    private static Object append(FileStoreTable table, JsonArray rows) throws Exception {
-        RowType type = table.rowType();
+    /** Writes and commits rows as Java's batch writer does; {@code overwrite} names the partition whose rows they replace. */
+    private static Object append(FileStoreTable table, JsonObject q) throws Exception {
         BatchWriteBuilder builder = table.newBatchWriteBuilder();
+        if (q.has("overwrite")) builder.withOverwrite(Lines.pairs(q, "overwrite"));
         try (IOManager io = IOManager.create(System.getProperty("java.io.tmpdir"));
                 BatchTableWrite write = (BatchTableWrite) builder.newWrite().withIOManager(io);
                 BatchTableCommit commit = builder.newCommit()) {
-            for (JsonElement e : rows) {
-                GenericRow row = new GenericRow(type.getFieldCount());
-                for (int i = 0; i < type.getFieldCount(); i++) {
-                    JsonElement v = e.getAsJsonArray().get(i);
-                    if (!v.isJsonNull()) row.setField(i, internal(type.getTypeAt(i), v));
-                }
-                write.write(row);
-            }
+            for (JsonElement e : q.getAsJsonArray("rows")) write.write(row(table.rowType(), e.getAsJsonArray()));
             commit.commit(write.prepareCommit());
         }
         return table.snapshotManager().latestSnapshotId();
+    }
+
+    /** The same by a streaming writer: one commit per list in {@code batches}, with identifiers from 1 on. */
+    private static Object stream(FileStoreTable table, JsonObject q) throws Exception {
+        StreamWriteBuilder builder = table.newStreamWriteBuilder();
+        try (IOManager io = IOManager.create(System.getProperty("java.io.tmpdir"));
+                StreamTableWrite write = (StreamTableWrite) builder.newWrite().withIOManager(io);
+                StreamTableCommit commit = builder.newCommit()) {
+            long id = 0;
+            for (JsonElement batch : q.getAsJsonArray("batches")) {
+                for (JsonElement e : batch.getAsJsonArray()) write.write(row(table.rowType(), e.getAsJsonArray()));
+                commit.commit(++id, write.prepareCommit(true, id));
+            }
+        }
+        return table.snapshotManager().latestSnapshotId();
+    }
+
+    /** Full compaction of one bucket, or of all files of a table without buckets; the newest snapshot. */
+    private static Object compact(FileStoreTable table, JsonObject q) throws Exception {
+        table = table.copy(Map.of("write-only", "false"));
+        BinaryRow partition = partition(table, Lines.pairs(q, "partition"));
+        String user = "compactor";
+        try (IOManager io = IOManager.create(System.getProperty("java.io.tmpdir"));
+                TableWriteImpl<?> write = table.newWrite(user).withIOManager(io);
+                TableCommitImpl commit = table.newCommit(user)) {
+            List<CommitMessage> messages = new ArrayList<>();
+            if (table.bucketMode() == BucketMode.BUCKET_UNAWARE) {
+                List<DataFileMeta> files = new ArrayList<>();
+                for (ManifestEntry e : table.store().newScan().plan().files()) if (e.partition().equals(partition)) files.add(e.file());
+                messages.add(new AppendCompactTask(partition, files).doCompact(table, (BaseAppendFileStoreWrite) write.getWrite()));
+            } else {
+                write.compact(partition, q.get("bucket").getAsInt(), true);
+                messages.addAll(write.prepareCommit(true, 1));
+            }
+            commit.commit(1, messages);
+        }
+        return table.snapshotManager().latestSnapshotId();
+    }
+
+    private static BinaryRow partition(FileStoreTable table, Map<String, String> spec) {
+        RowType type = table.schema().logicalPartitionType();
+        GenericRow row = InternalRowPartitionComputer.convertSpecToInternalRow(spec, type, table.coreOptions().partitionDefaultName());
+        return new InternalRowSerializer(type).toBinaryRow(row).copy();
+    }
+
+    private static GenericRow row(RowType type, JsonArray values) {
+        GenericRow row = new GenericRow(type.getFieldCount());
+        for (int i = 0; i < type.getFieldCount(); i++) row.setField(i, inside(type.getTypeAt(i), values.get(i)));
+        return row;
     }
 
     /** Every live file. */
@@ -120,6 +179,25 @@ public final class PaimonReader {
         return rows;
     }
 
+    /** The values of the first column in the rows that a filter gives, or why it fails. */
+    private static Object filter(FileStoreTable table, JsonObject q, JsonArray where) {
+        JsonObject one = new JsonObject();
+        JsonArray columns = new JsonArray(), all = new JsonArray();
+        String id = q.get("id").getAsString(), other = where.get(0).getAsString();
+        columns.add(id);
+        if (!other.equals(id)) columns.add(other);
+        all.add(where);
+        one.add("columns", columns);
+        one.add("where", all);
+        try {
+            List<Object> ids = new ArrayList<>();
+            for (Object row : (List<?>) read(table, one)) ids.add(((List<?>) row).get(0));
+            return ids;
+        } catch (Throwable t) {
+            return t.toString();
+        }
+    }
+
     private static Predicate predicate(RowType type, JsonArray where) {
         PredicateBuilder b = new PredicateBuilder(type);
         List<Predicate> all = new ArrayList<>();
@@ -142,6 +220,24 @@ public final class PaimonReader {
     }
 
     private static Object internal(DataType type, JsonElement e) {
+        switch (type.getTypeRoot()) {
+            case ARRAY: {
+                List<Object> all = new ArrayList<>();
+                e.getAsJsonArray().forEach(v -> all.add(inside(((ArrayType) type).getElementType(), v)));
+                return new GenericArray(all.toArray());
+            }
+            case MAP: {
+                Map<Object, Object> m = new LinkedHashMap<>();
+                for (JsonElement pair : e.getAsJsonArray()) m.put(inside(((MapType) type).getKeyType(), pair.getAsJsonArray().get(0)), inside(((MapType) type).getValueType(), pair.getAsJsonArray().get(1)));
+                return new GenericMap(m);
+            }
+            case ROW: {
+                JsonArray fields = new JsonArray();
+                ((RowType) type).getFieldNames().forEach(name -> fields.add(e.getAsJsonObject().get(name)));
+                return row((RowType) type, fields);
+            }
+            default:
+        }
         Object v = Lines.plain(type.getTypeRoot().name(), e);
         switch (type.getTypeRoot()) {
             case CHAR: case VARCHAR: return BinaryString.fromString((String) v);
@@ -150,6 +246,8 @@ public final class PaimonReader {
             default: return v;
         }
     }
+
+    private static Object inside(DataType type, JsonElement e) { return e.isJsonNull() ? null : internal(type, e); }
 
     private static List<Object> values(InternalRow row, RowType type) {
         List<Object> all = new ArrayList<>();

@@ -127,8 +127,7 @@ async fn a_partition_made_again_with_another_count_holds_the_table_before_anythi
     }
     let hint = fault.hint().unwrap();
     for said in [
-        "INSERT OVERWRITE `demo`.`orders` PARTITION (`day` = 'a') SELECT `id`, `words` FROM `demo`.`orders` WHERE `day` = 'a'",
-        "by `4` buckets",
+        "by `4` buckets: CALL sys.rescale(`table` => 'demo.orders', `bucket_num` => 4, `partition` => 'day=a');",
         "ALTER TABLE `demo`.`orders` DROP PARTITION (`day` = 'a')",
     ] {
         assert!(hint.contains(said), "`{said}` is not in: {hint}");
