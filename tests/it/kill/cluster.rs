@@ -272,7 +272,9 @@ fn a_node_that_is_killed_at_any_point_loses_nothing_that_it_acknowledged_and_doe
     kills.assert_reached(&of_nodes());
 }
 
-fn matrix() -> Kills {
+#[test]
+#[ignore = "minutes: `cargo test --test it -- --ignored kill_matrix --nocapture`"]
+fn kill_matrix_of_nodes() {
     let mut cases = Cases::default();
     for point in of_nodes() {
         let fail = format!("{point}=kill@HIT");
@@ -285,6 +287,7 @@ fn matrix() -> Kills {
         cases.series(&[&fail, "registry.after_write=kill@1"], hits_max);
     }
     let kills = run(&cases);
+    kills.print("node");
     kills.assert_reached(&of_nodes());
     for kind in ["schema", "offsets file"] {
         for point in ["store.before_write", "store.staged", "store.shown", "store.after_write"] {
@@ -296,12 +299,4 @@ fn matrix() -> Kills {
             assert!(kills.0[point].contains_key(kind), "no node died at {point} of a {kind}");
         }
     }
-    kills
-}
-
-#[test]
-#[ignore = "minutes: `cargo test --test it -- --ignored kill_matrix --nocapture`"]
-fn kill_matrix() {
-    matrix().print("node");
-    service::matrix().print("service");
 }
