@@ -228,3 +228,51 @@ async fn the_command_refuses_what_the_coordinator_would_and_says_what_it_refused
     let healed = rescale("demo.orders", "4").await;
     assert_eq!((healed.code, stage.info(&path).await.bucket_count), (Some(0), 4), "{healed:?}");
 }
+
+/// Ids of each bucket of each partition, in the order of the files' rows.
+async fn logs(stage: &Stage, path: &TablePath) -> BTreeMap<String, BTreeMap<i32, Vec<i64>>> {
+    let mut logs: BTreeMap<String, BTreeMap<i32, Vec<i64>>> = BTreeMap::new();
+    for file in stage.files(path).await {
+        logs.entry(file.partition.clone()).or_default().entry(file.entry.bucket).or_default().extend(file.ids());
+    }
+    logs
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_writer_goes_on_over_alters_and_routes_partitions_that_it_or_others_make_by_their_own_counts() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    let mut writer = Writer::open(&stage.cluster, &path, WriterOptions::default()).await.unwrap();
+    let mut next = 0;
+    let mut expected = BTreeMap::new();
+    for (turn, count) in [2, 4, 3, 5, 1].into_iter().enumerate() {
+        stage.admin.alter_bucket_count(&path, count).await.unwrap();
+        let (by_us, by_other) = (format!("w{turn}"), format!("o{turn}"));
+        stage.admin.create_partition(&path, &spec(&by_other), false).await.unwrap();
+        // The next ALTER comes between the partition of somebody else and our first row for it.
+        let after = count % 5 + 1;
+        stage.admin.alter_bucket_count(&path, after).await.unwrap();
+        for day in [&by_us, &by_other] {
+            let batch = rows(&writer, next..next + 50, day);
+            writer.append(&batch).await.map_err(|error| error.chain()).unwrap();
+            next += 50;
+        }
+        expected.insert(format!("day={by_us}"), BTreeSet::from([after]));
+        expected.insert(format!("day={by_other}"), BTreeSet::from([count]));
+        // Rows for every partition so far, in one append.
+        for day in 0..=turn {
+            let batch = rows(&writer, next..next + 10, &format!("w{day}"));
+            writer.append(&batch).await.map_err(|error| error.chain()).unwrap();
+            next += 10;
+        }
+    }
+    assert_eq!(stage.tier().await, [Some(1)]);
+    let files = stage.files(&path).await;
+    assert_eq!(totals(&files), expected);
+    assert_eq!(ids(&files), Vec::from_iter(0..next), "nothing lost or doubled");
+    assert_each_row_is_in_its_bucket(&stage.info(&path).await, &files);
+    // A file is a bucket's log in its order: later appends of a key stand behind earlier ones.
+    for (partition, buckets) in logs(&stage, &path).await {
+        assert!(buckets.values().all(|ids| ids.is_sorted()), "{partition}");
+    }
+}

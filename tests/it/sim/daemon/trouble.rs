@@ -96,6 +96,41 @@ async fn an_unsupported_table_rests_for_its_freshness() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn other_lake_formats_and_historical_partitions_are_refused_at_claim_by_name_and_keep_nobody_up() {
+    let cases = [
+        ("iceberg", "table.datalake.format", "lake format `iceberg`"),
+        ("hudi", "table.datalake.format", "lake format `hudi`"),
+        ("lance", "table.datalake.format", "lake format `lance`"),
+        ("true", "table.datalake.historical-partition.enabled", "historical partition"),
+    ];
+    let world = World::new();
+    let well = world.table("well", "30s").await;
+    world.append(well, 5);
+    let mut tables = Vec::new();
+    for (value, key, said) in cases {
+        let table = world.table(value, "30s").await;
+        world.cluster.alter_property(&path(value), key, Some(value)).unwrap();
+        world.append(table, 5);
+        tables.push((value, table, said));
+    }
+    let running = world.start(options(2));
+    // The looks after 1 and 2 minutes find the same.
+    world.sleep(240).await;
+    for (name, table, said) in tables {
+        let status = running.status(table);
+        assert_eq!((status.state, status.kind), (TableState::Unsupported, Some(Kind::Unsupported)), "{status:?}");
+        assert!(status.reason.as_deref().is_some_and(|reason| reason.contains(said)), "{status:?}");
+        assert!(status.failures_in_row >= 2, "looked at again: {status:?}");
+        assert!(world.reports(table).iter().all(|(_, how)| *how == "finished"), "{:?}", world.reports(table));
+        let claims = world.claims(name);
+        assert!(claims.windows(2).all(|pair| pair[1] - pair[0] >= 30_000), "it rests for its freshness: {claims:?}");
+        assert!(world.ids(name).await.is_empty());
+    }
+    assert_eq!(running.status(well).rows, 5);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_panic_in_a_round_is_that_tables_trouble_and_holds_it_after_three() {
     let world = World::new();
     let table = world.table("t", "10s").await;
