@@ -13,7 +13,7 @@ LEASE = 120  # seconds, fixed in 0.9.1
                      "partitions, offsets, added columns, remote log, what is gone", calm=True)
 def conformance(world):
     c = cluster.up(world, shared=False, settings=TINY)
-    tests = os.environ.get("LAKEWARD_TESTS") or build()["it"]
+    tests = os.environ.get("LAKEWARD_INTEROP_TESTS") or build()["it"]
     argv = [tests, "--ignored", "--exact", "conformance::a_real_cluster_conforms", "--nocapture"]
     process = world.start("tests", argv, stdout=subprocess.PIPE, env={**os.environ, "LAKEWARD_CLUSTER": c.address, "LAKEWARD_CLUSTER_LEASE": str(LEASE)})
     out = process.communicate(timeout=400)[0].decode()

@@ -100,13 +100,13 @@ fn check(holds: bool, found: impl FnOnce() -> String) -> Result<()> {
 
 /// Asks until there is something.
 async fn eventually<T>(world: &dyn World, what: &str, mut ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
-    for _ in 0..300 {
+    for _ in 0..600 {
         if let Some(found) = ask().await? {
             return Ok(found);
         }
         world.clock().sleep(Duration::from_millis(100)).await;
     }
-    Err(Error::internal(format!("no {what} within 30 s")))
+    Err(Error::internal(format!("no {what} within 60 s")))
 }
 
 /// A column `id` that is the bucket key, a text, and a partition column where `partitioned`.

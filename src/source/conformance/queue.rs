@@ -71,7 +71,7 @@ async fn lake_table(world: &dyn World, name: &str, freshness: &str) -> Result<Ta
 }
 
 pub(super) async fn the_queue_hands_out_fences_and_takes_back(world: &dyn World) -> Result<()> {
-    // It rests one freshness first, so that none of the following may be handed it.
+    // It rests one freshness first, so that nothing of the following may hand it out.
     let resting = lake_table(world, "resting", "1h").await?;
     let a = lake_table(world, "queued_a", "1s").await?;
     let first = next(world, &a, 1, "when it was due").await?;
@@ -133,8 +133,7 @@ pub(super) async fn the_queue_hands_out_fences_and_takes_back(world: &dyn World)
 
     a_disabled_lake_begins_again(world, &a, held_a).await?;
     world.drop_table(&b.path).await?;
-    renews_with(world, held_b, Some(7)).await?;
-    world.drop_table(&resting.path).await
+    renews_with(world, held_b, Some(7)).await
 }
 
 /// The coordinator's epoch first, then the table, then its epoch; each table by itself, each list alike.
