@@ -51,7 +51,10 @@ impl CommitContext {
         match state {
             LedgerState::Empty => Ok(Ledger::Empty),
             LedgerState::At(entry) if entry.table == self.table.id => Ok(Ledger::At(entry.snapshot.0, entry.offsets)),
-            LedgerState::At(entry) => Err(self.replaced(&entry.table.to_string())),
+            LedgerState::At(entry) => {
+                self.check_same_table().await?;
+                Ok(Ledger::Other(entry.snapshot.0, entry.table))
+            }
             LedgerState::Unknown { .. } => Ok(Ledger::Unknown),
             LedgerState::TableGone => Err(Error::stale(format!("table `{path}` is gone")).with_code(7)),
         }

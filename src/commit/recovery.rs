@@ -19,6 +19,9 @@ pub(super) enum Ledger {
     Empty,
     /// K and its offsets.
     At(i64, LakeOffsets),
+    /// A snapshot of another table was recorded for this one: a Java job does that when it finds one in a lake table that an earlier
+    /// table of this name has left (F1.4 step 6). No K of ours.
+    Other(i64, TableId),
     /// The coordinator can't read what it has, and could not after a pause either.
     Unknown,
 }
@@ -28,7 +31,7 @@ impl Ledger {
     pub(super) const fn id(&self) -> i64 {
         match self {
             Self::At(id, _) => *id,
-            Self::Empty | Self::Unknown => 0,
+            Self::Empty | Self::Other(..) | Self::Unknown => 0,
         }
     }
 }
@@ -117,7 +120,12 @@ impl Facts {
         }
         let base = match &self.ledger {
             Ledger::Unknown => return Err(Step::Fault(Fault::LedgerLost)),
-            Ledger::Empty => None,
+            // What has expired could have been ours.
+            Ledger::Other(snapshot, theirs) if hole.is_some() => {
+                let (snapshot, theirs) = (*snapshot, *theirs);
+                return Err(Step::Fault(Fault::OtherTable { snapshot, theirs, ours: self.table }));
+            }
+            Ledger::Empty | Ledger::Other(..) => None,
             Ledger::At(id, offsets) => Some(self.known(*id, offsets)?),
         };
         Ok(Step::Stands { base, floor: hole.filter(|_| self.holds(Rule::Floor)).unwrap_or(k), hole: hole.is_some() })

@@ -284,3 +284,18 @@ fn faults_name_table_lake_values_and_a_way_out() {
         assert!(!error.hint().unwrap().is_empty());
     }
 }
+
+#[test]
+fn a_snapshot_of_another_table_that_was_recorded_for_ours_is_no_k() {
+    let other = || Ledger::Other(1, TableId(11));
+    // The old table's snapshot is still there: held by it.
+    let theirs = || Lake::default().ours(1, 5, &[5]).but_says(|made| made.table = Some(TableId(11)));
+    let fault = Step::Fault(Fault::OtherTable { snapshot: 1, theirs: TableId(11), ours: TABLE });
+    assert_eq!(decide_in(theirs(), other()), fault);
+    // The way out: a new lake table, which is filled from the start, whoever has been there.
+    let fresh = Step::Stands { base: None, floor: 0, hole: false };
+    assert_eq!(decide_in(Lake::default(), other()), fresh);
+    assert_eq!(decide_in(Lake::default().foreign(3), other()), fresh);
+    // What has expired could have been ours.
+    assert_eq!(decide_in(Lake::default().foreign(3).foreign(1).expired_to(1), other()), fault);
+}

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray, new_null_array};
@@ -36,6 +36,8 @@ pub(crate) struct Process {
     scan: Arc<Seen>,
     ledger: Arc<memory::MemoryService>,
     deaf: Arc<AtomicBool>,
+    calls: Arc<AtomicU64>,
+    interrupt: Arc<Mutex<Option<Interrupt>>>,
     /// Told when it has died: nothing of it may run any more.
     pub(crate) dead: CancellationToken,
 }
@@ -44,8 +46,15 @@ impl Process {
     /// `dies` = at which of its calls, done or not.
     pub(crate) fn new(stage: &Stage, who: &str, dies: Option<u64>) -> Self {
         let (rng, dead, deaf) = (stage.rng(who), CancellationToken::new(), Arc::new(AtomicBool::new(false)));
-        let calls = Arc::new(AtomicU64::new(0));
-        let death = Death { dies, calls, dead: dead.clone(), stage: stage.clone(), rng: rng.clone() };
+        let (calls, interrupt) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(None)));
+        let death = Death {
+            dies,
+            calls: Arc::clone(&calls),
+            interrupt: Arc::clone(&interrupt),
+            dead: dead.clone(),
+            stage: stage.clone(),
+            rng: rng.clone(),
+        };
         let lake = {
             let (stage, rng, death) = (stage.clone(), rng.clone(), death.clone());
             move |act: &str, path: &str| lake_fault(&stage, &rng, &death, act, path)
@@ -57,7 +66,17 @@ impl Process {
         let store = stage.store.with_faults(storage::Faults::scripted(lake).yielding(rng.clone()));
         let service = Arc::new(stage.cluster.service(memory::Faults::scripted(coordinator)));
         let scan = Seen { inner: Arc::clone(&service), warehouse: stage.warehouse(who, store) };
-        Self { stage: stage.clone(), rng, scan: Arc::new(scan), ledger: service, deaf, dead }
+        Self { stage: stage.clone(), rng, scan: Arc::new(scan), ledger: service, deaf, calls, interrupt, dead }
+    }
+
+    /// Calls so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Does `act` right before call `at`, which goes on after `pause`.
+    pub(crate) fn interrupt(&self, at: u64, pause: Duration, act: impl FnOnce() + Send + 'static) {
+        *self.interrupt.lock().unwrap() = Some((at, pause, Box::new(act)));
     }
 
     pub(crate) fn rounds(&self) -> RoundContext {
@@ -86,10 +105,14 @@ impl Process {
     }
 }
 
+/// At which call, for how long, what.
+type Interrupt = (u64, Duration, Box<dyn FnOnce() + Send>);
+
 #[derive(Clone)]
 struct Death {
     dies: Option<u64>,
     calls: Arc<AtomicU64>,
+    interrupt: Arc<Mutex<Option<Interrupt>>>,
     dead: CancellationToken,
     stage: Stage,
     rng: Rng,
@@ -101,6 +124,8 @@ enum Dying {
     Before,
     /// Its call is done, and it never learns.
     After,
+    /// It lives; something happens before its call.
+    Later(Duration),
 }
 
 impl Death {
@@ -109,6 +134,11 @@ impl Death {
             return Dying::Before;
         }
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let interrupt = self.interrupt.lock().unwrap().take_if(|(at, _, _)| *at == call);
+        if let Some((_, pause, act)) = interrupt {
+            act();
+            return Dying::Later(pause);
+        }
         if self.stage.is_calm() || self.dies != Some(call) {
             return Dying::No;
         }
@@ -134,6 +164,7 @@ fn lake_fault(stage: &Stage, rng: &Rng, death: &Death, act: &str, path: &str) ->
         Dying::No => {}
         Dying::Before => return Some(Fault::Hang),
         Dying::After => return Some(Fault::After),
+        Dying::Later(pause) => return Some(Fault::Slow(pause)),
     }
     if stage.is_calm() {
         return None;
@@ -159,6 +190,7 @@ fn coordinator_fault(stage: &Stage, rng: &Rng, death: &Death, deaf: &AtomicBool,
         Dying::No => {}
         Dying::Before => return Some(memory::Fault::Hang),
         Dying::After => return Some(memory::Fault::After),
+        Dying::Later(pause) => return Some(memory::Fault::Slow(pause)),
     }
     if stage.is_calm() {
         return None;
@@ -166,7 +198,9 @@ fn coordinator_fault(stage: &Stage, rng: &Rng, death: &Death, deaf: &AtomicBool,
     if act == "heartbeat" && deaf.load(Ordering::Relaxed) {
         return Some(memory::Fault::Before);
     }
-    if one_in(rng, stage.plan.coordinator_faults) {
+    // Records are few, and matter most.
+    let rate = stage.plan.coordinator_faults;
+    if one_in(rng, if act == "record" { rate.div_ceil(8) } else { rate }) {
         let (what, fault) = match rng.below(if act == "record" { 4 } else { 2 }) {
             0 => ("coordinator call failed", memory::Fault::Before),
             1 => ("coordinator reply lost", memory::Fault::After),

@@ -77,7 +77,7 @@ impl Plan {
         let one_in = |least: u64, most: u64| if rng.below(3) == 0 { least + rng.below(most - least) } else { 0 };
         let rare = |max: u64| if rng.below(8) == 0 { 1 + rng.below(max) } else { 0 };
         Self {
-            java: rare(3),
+            java: rare(4),
             rollbacks: rare(1),
             recreates: rare(2),
             drops: some(2),
@@ -87,7 +87,7 @@ impl Plan {
             restarts: some(3),
             deaf: some(2),
             crashes: some(4),
-            late_puts: one_in(2, 8),
+            late_puts: one_in(2, 5),
             lake_faults: one_in(20, 120),
             coordinator_faults: one_in(5, 40),
             slow: one_in(10, 100),
