@@ -41,6 +41,7 @@ def up(world, shared=True, settings=(), login=None):
     `settings` are further lines of both `server.yaml`; `login` is (user, password): clients have to log in, the servers among themselves do not."""
     c = Cluster(world.here / "cluster")  # what is shared lies with the case that asked first
     c.client = {}
+    world.real.add(c.address)
     if login:
         user, password = login
         c.client = {"client.security.protocol": "SASL", "client.security.sasl.mechanism": "PLAIN",

@@ -111,8 +111,14 @@ def serve(pipe, parent):
 
 
 def attempt(w, name):
-    try:
-        with w.case(name):
-            return True, world.CASES[name].run(w)
-    except Exception as error:  # a case may fail in any way, the others still run
-        return False, f"{str(error).strip() or repr(error)}\n    see {w.here}/case.log"
+    """A real server, or its client, that falls silent (README.md) gets a second chance, with everything made afresh; nobody else does."""
+    for turn in (1, 2):
+        try:
+            with w.case(name if turn == 1 else f"{name}-again"):
+                text = world.CASES[name].run(w) or ""
+                return True, text if turn == 1 else f"{text}  (second attempt: {silence})"
+        except Exception as error:  # a case may fail in any way, the others still run
+            if turn == 1 and isinstance(error, world.NoAnswer) and str(error).startswith("client-old:"):
+                silence = str(error).split("(", 1)[0].strip()
+                continue
+            return False, f"{str(error).strip() or repr(error)}\n    see {w.here}/case.log"

@@ -102,7 +102,7 @@ class World:
         self.folder = runs / str(os.getpid())
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        self.processes, self.parts = [], {}
+        self.processes, self.parts, self.real = [], {}, set()
 
     @contextlib.contextmanager
     def case(self, name):
@@ -239,7 +239,7 @@ class World:
     def client(self, at, old=False, login=None):
         """The official Java client (1.0.0, or 0.9.1), connected to a server; `login` are its options for that."""
         folder = "client-old" if old else "client-new"
-        client = Client(self.shared(folder, lambda: self.java(folder, "512m", [folder, "log", "json"], "FlussClient")), at, login)
+        client = Client(self.shared(folder, lambda: self.java(folder, "512m", [folder, "log", "json"], "FlussClient")), at, login, at in self.real)
         self.clients.append(client)
         return client
 
@@ -287,13 +287,17 @@ class Lines:
             line = self.answers.get(timeout=seconds)
         except (queue.Empty, BrokenPipeError) as error:
             self.process.kill()
-            raise Failed(f"{self.name}: no answer to `{cmd}` within {seconds} s ({type(error).__name__}): {tail(self.process.log)}")
+            raise NoAnswer(f"{self.name}: no answer to `{cmd}` within {seconds} s ({type(error).__name__}): {tail(self.process.log)}")
         if line is None:
             raise Failed(f"{self.name} ended at `{cmd}`: {tail(self.process.log)}")
         answer = json.loads(line)
         if "error" in answer:
             raise Refused(self.name, cmd, answer["error"], answer["message"])
         return answer["ok"]
+
+
+class NoAnswer(Failed):
+    """The other side says nothing."""
 
 
 class Refused(Failed):
@@ -307,12 +311,14 @@ class Refused(Failed):
 class Client:
     """The Java client at one address."""
 
-    def __init__(self, lines, at, options=None):
-        self.lines, self.at, self.options = lines, at, options or {}
+    def __init__(self, lines, at, options=None, real=False):
+        self.lines, self.at, self.options, self.real = lines, at, options or {}, real
 
     def ask(self, cmd, table=None, seconds=90, **request):
         if table:
             request["table"] = table
+        if cmd == "create" and self.real and request.get("partitions"):
+            request["settle"] = True
         return self.lines.ask(cmd, seconds, at=self.at, client=self.options, **request)
 
     def refuses(self, error, cmd, table=None, **request):

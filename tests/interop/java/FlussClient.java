@@ -104,7 +104,26 @@ public final class FlussClient {
         Lines.pairs(q, "properties").forEach((k, v) -> { if (k.startsWith("table.")) table.property(k, v); else table.customProperty(k, v); });
         get(admin.createDatabase(path.getDatabaseName(), DatabaseDescriptor.EMPTY, true));
         get(admin.createTable(path, table.build(), false));
+        if (q.has("settle")) settle(admin, path.getDatabaseName());
         return get(admin.getTableInfo(path)).getTableId();
+    }
+
+    /**
+     * Waits until a real coordinator knows the tables that were created: one that is told of a partition before its table throws, and is of no use afterwards.
+     * It takes events in order, so a table whose leader answers shows that those before are known.
+     */
+    private static void settle(Admin admin, String db) throws Exception {
+        TablePath last = TablePath.of(db, "settled_" + Long.toHexString(System.nanoTime()));
+        get(admin.createTable(last, TableDescriptor.builder().schema(Schema.newBuilder().column("a", DataTypes.INT()).build()).distributedBy(1).build(), false));
+        for (long end = System.nanoTime() + 60_000_000_000L; ; Thread.sleep(50)) {
+            try {
+                get(admin.listOffsets(last, List.of(0), new OffsetSpec.LatestSpec()).all());
+                break;
+            } catch (Exception e) { // no leader yet
+                if (System.nanoTime() > end) throw e;
+            }
+        }
+        get(admin.dropTable(last, false));
     }
 
     private static Object info(TableInfo i) {
