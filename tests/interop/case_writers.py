@@ -2,7 +2,7 @@
 from case_readback import LAKE
 from checks import rows_equal, totals
 from readers import Java, Python
-from world import case, check, same, tail, until
+from world import case, check, same, until
 
 COLUMNS = [("id", "BIGINT"), ("part", "STRING"), ("note", "STRING")]
 NO_OPTION = "Cannot change bucket number through dynamic options"  # 1.3.1, of any table
@@ -52,12 +52,17 @@ class Tiered:
         self.world.rounds_until(self.node.address, [self.name])
 
     def held(self, *words):
-        """The table is held for what the words tell; the hint."""
-        until(60, f"hold of {self.name}", lambda: self.world.round(self.node.address, codes=(0, 5))[1] == 5)
-        text = tail(self.world.here / "run.log", 8)
+        """The table is held for what the words tell; the line that says so."""
+        log = self.world.here / "run.log"
+
+        def attempt():
+            known = log.stat().st_size if log.exists() else 0
+            self.world.round(self.node.address, codes=(0, 5))
+            return [line for line in log.read_bytes()[known:].decode().splitlines() if f"table held table={self.name} " in line]
+        line = until(60, f"hold of {self.name}", attempt)[-1]
         for word in words:
-            check(word in text, f"the reason does not say `{word}`: {text}")
-        return text
+            check(word in line, f"the reason does not say `{word}`: {line}")
+        return line
 
     def equal(self):
         rows_equal(self.world, self.folder, self.rows)
