@@ -73,7 +73,7 @@ def sql_filters_hold(flink, table, columns, written):
     """As `filters_hold`, by Flink SQL: all filters in one job."""
     wanted, parts = [], []
     for (column, op, *value), ids in filters(columns, written):
-        if op in "<>":  # the others ask for the smallest and greatest value too
+        if op in "<>":  # `<=` and `>=` ask for the smallest and greatest value too
             continue
         text = literal(value[0], dict(columns)[column]) if value else ""
         if text is not None:
@@ -104,7 +104,7 @@ def flink_sql(world):
         table.ours("A", range(20))
     world.rounds_until(node.address, ["t.keyed", "t.unaware", "t.held", "t.spoilt"])
     written = rows(range(100), SCALARS)
-    few = [i for i, (name, _) in enumerate(SCALARS) if name in FEW]
+    few = [i for i, (name, _) in enumerate(SCALARS) if name in "id i32 dec5_2 string date ts3".split()]  # planning takes its time
     for table in ("t.keyed", "t.unaware"):
         same(multiset(flink(f"SELECT * FROM {table}")), multiset(written), f"Flink SQL, {table}")
     asked = sql_filters_hold(flink, "t.keyed", lake_columns([SCALARS[i] for i in few]), [[row[i] for i in few] for row in written])
