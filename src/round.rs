@@ -165,6 +165,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         table: Arc::clone(&table),
         lake: Arc::clone(&opened.0),
         ledger: Arc::clone(&context.ledger),
+        lease: job.lease.clone(),
         scan: Arc::clone(&context.scan),
         runtime: runtime.clone(),
         options: context.options.commit,
@@ -235,7 +236,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         entries: done.into_iter().flat_map(|done| done.entries).collect(),
     };
     // From here on a stop is not looked at: a commit is short, and each of its steps may be the last anyway.
-    match commit::commit(&protocol, &base, &work, job.lease.as_ref()).await {
+    match commit::commit(&protocol, &base, &work).await {
         CommitOutcome::Committed { snapshot, attempts, warnings } => {
             for warning in warnings {
                 warn!(table = %job.path, %snapshot, error = %warning.chain(), "something beside the commit failed");

@@ -123,32 +123,47 @@ impl Facts<'_> {
 
 /// Publish tries whose outcome is not known: while there is one, a snapshot may still name this round's files.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Unknown(BTreeSet<i64>);
+pub(super) struct Unknown {
+    ids: BTreeSet<i64>,
+    /// One of them got no answer.
+    unanswered: bool,
+}
 
 impl Unknown {
-    /// A try under this id had no clear outcome.
+    /// A try under this id is about to be made.
     pub(super) fn add(&mut self, id: i64) {
-        self.0.insert(id);
+        self.ids.insert(id);
+    }
+
+    /// The try got no answer. It may land as long as the network keeps it, and under an id that a rollback has freed again: no look
+    /// settles it for the round's files.
+    pub(super) fn unanswered(&mut self) {
+        self.unanswered = true;
     }
 
     /// Whether a try under this id has no clear outcome yet.
     pub(super) fn has(&self, id: i64) -> bool {
-        self.0.contains(&id)
+        self.ids.contains(&id)
     }
 
     /// Settles what `facts` settles: a snapshot that is there and not ours can't become ours.
     pub(super) fn settle(&mut self, facts: &Facts<'_>) {
-        self.0.retain(|id| !matches!(facts.snapshots.get(id), Some(Some(seen)) if seen.round() != Some(facts.round)));
+        self.ids.retain(|id| !matches!(facts.snapshots.get(id), Some(Some(seen)) if seen.round() != Some(facts.round)));
     }
 
     /// Whether a try may still land above `id`: the lake was rolled back below it, and whatever is built there could be followed by it.
     pub(super) fn reaches_beyond(&self, id: i64) -> bool {
-        self.0.last().is_some_and(|last| *last > id)
+        self.ids.last().is_some_and(|last| *last > id)
+    }
+
+    /// Whether a try got no answer: its lists and files stay, whoever won.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.unanswered
     }
 
     /// Tries that are not settled: while there are any, a snapshot may still come to name the round's files.
     pub(super) fn open(&self) -> usize {
-        self.0.len()
+        self.ids.len().max(usize::from(self.unanswered))
     }
 }
 

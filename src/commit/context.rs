@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::lake::LakeTable;
 use crate::model::{BucketKey, LakeOffsets, SnapshotId, TableInfo};
 use crate::runtime::{Backoff, BackoffOptions, Runtime};
-use crate::source::{LakeLedger, LedgerRecord, LedgerState, TableScan};
+use crate::source::{LakeLedger, Lease, LedgerRecord, LedgerState, TableScan};
 
 /// One table, as a round sees it: in Fluss, in the lake, in the ledger between them.
 #[derive(Clone)]
@@ -22,6 +22,9 @@ pub struct CommitContext {
     pub lake: Arc<LakeTable>,
     /// What Fluss knows about the lake.
     pub ledger: Arc<dyn LakeLedger>,
+    /// The lease of a round of the daemon: what is published or recorded after it ran out could make a Java job that holds the table
+    /// now double rows (commit.md 4).
+    pub lease: Option<Lease>,
     /// Tells whether the table is still the same one.
     pub scan: Arc<dyn TableScan>,
     /// Time, chance, fail points.
@@ -58,6 +61,14 @@ impl CommitContext {
             LedgerState::Unknown { .. } => Ok(Ledger::Unknown),
             LedgerState::TableGone => Err(Error::stale(format!("table `{path}` is gone")).with_code(7)),
         }
+    }
+
+    /// Whether the table is still ours to work on, as far as we can tell.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub(super) fn check_lease(&self) -> Result<()> {
+        self.lease.iter().filter(|_| self.options.holds(Rule::CheckLease)).try_for_each(Lease::check)
     }
 
     /// Fails unless the table at the path is still the one the round was planned by.
@@ -132,6 +143,7 @@ impl CommitContext {
         if self.options.holds(Rule::ReadKnown) && self.known().await?.id() >= entry.id {
             return Ok(());
         }
+        self.check_lease()?;
         self.ledger
             .record(LedgerRecord {
                 table: self.table.id,

@@ -227,8 +227,8 @@ impl Hold {
         match self {
             Self::OtherTable => troubles.recreated,
             Self::RolledBack | Self::Overwritten => history,
-            Self::OffsetsLost => troubles.file_lost || troubles.rolled_back,
-            Self::JavaDoubled => troubles.java,
+            Self::OffsetsLost => troubles.file_lost || history,
+            Self::JavaDoubled => troubles.java || troubles.overwritten,
             Self::MixedTotals => troubles.rescaled,
         }
     }

@@ -16,12 +16,11 @@ use crate::lake::{CommitFacts, Delta, Published, Staged};
 use crate::model::{OffsetsFile, RoundId, SnapshotId};
 use crate::paimon::{BinaryRow, Snapshot, TableOptions, TableSchema};
 use crate::runtime::{Backoff, BackoffOptions};
-use crate::source::Lease;
 
 /// Makes a round visible: steps 3 to 7.
 ///
 /// Nothing is made, and no pin touched but the standing one, when no offset advanced beyond `base`.
-pub async fn commit(context: &CommitContext, base: &Base, work: &RoundWork, lease: Option<&Lease>) -> CommitOutcome {
+pub async fn commit(context: &CommitContext, base: &Base, work: &RoundWork) -> CommitOutcome {
     let mut round = match Round::new(context, base, work) {
         Ok(Some(round)) => round,
         Ok(None) => {
@@ -32,7 +31,7 @@ pub async fn commit(context: &CommitContext, base: &Base, work: &RoundWork, leas
         }
         Err(error) => return CommitOutcome::Failed { error, files: DataFiles::Unnamed, published: None },
     };
-    match round.publish(lease).await {
+    match round.publish().await {
         Ok((id, path)) => round.finish(id, &path).await,
         Err(error) => {
             let settled = invariants::may_delete(false, round.unknown.open()) || !context.options.holds(Rule::FilesStay);
@@ -65,7 +64,7 @@ pub async fn keep_standing_pin(context: &CommitContext, base: &Base) -> Result<(
     Ok(())
 }
 
-async fn our_pins(context: &CommitContext) -> Result<Vec<pins::Pin>> {
+pub(super) async fn our_pins(context: &CommitContext) -> Result<Vec<pins::Pin>> {
     let pins = context.lake.pins(pins::PREFIX).await?;
     Ok(pins
         .into_iter()
@@ -129,7 +128,7 @@ impl<'a> Round<'a> {
     }
 
     /// Steps 3 to 5: the snapshot that carries this round, and its offsets file.
-    async fn publish(&mut self, lease: Option<&Lease>) -> Result<(i64, String)> {
+    async fn publish(&mut self) -> Result<(i64, String)> {
         let fail = &self.context.runtime.fail;
         fail.hit("commit.before_pin").await?;
         let holds = |rule| self.context.options.holds(rule);
@@ -138,9 +137,7 @@ impl<'a> Round<'a> {
             self.pin().await?;
         }
         // Step 4 saves work; the look of each attempt decides.
-        if let Some(lease) = lease.filter(|_| holds(Rule::CheckLease)) {
-            lease.check()?;
-        }
+        self.context.check_lease()?;
         if holds(Rule::CheckFirst) {
             self.context.check_same_table().await?;
             self.look().await?;
@@ -284,6 +281,7 @@ impl<'a> Round<'a> {
             self.pin().await?;
         }
         context.runtime.fail.hit("commit.before_publish").await?;
+        context.check_lease()?;
         self.attempts += 1;
         // Counted as unknown before it is sent, so that no way out of here forgets it.
         self.unknown.add(snapshot.id);
@@ -297,8 +295,12 @@ impl<'a> Round<'a> {
             Ok(Published::Created) => Ok(Some(snapshot.id)),
             // On object stores also what a repeated request of ours meets (P8.3).
             Ok(Published::Exists) => Ok(None),
-            Err(error) if error.kind() == Kind::Unavailable => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => {
+                if context.options.holds(Rule::Unanswered) {
+                    self.unknown.unanswered();
+                }
+                if error.kind() == Kind::Unavailable { Ok(None) } else { Err(error) }
+            }
         }
     }
 
@@ -450,7 +452,9 @@ impl<'a> Round<'a> {
         let lake = &self.context.lake;
         for (id, staged) in std::mem::take(&mut self.staged) {
             // Tries under one id differ in their lists alone, and any of them may have won.
-            if won.is_some_and(|won| won != id) || (won.is_none() && invariants::may_delete(false, self.unknown.open())) {
+            let lost =
+                won.map_or(invariants::may_delete(false, self.unknown.open()), |won| won != id && !self.unknown.is_unanswered());
+            if lost {
                 drop(lake.discard_staged(&staged).await);
             }
         }
@@ -547,7 +551,7 @@ mod tests {
     #[test]
     fn rounds_are_futures_that_can_be_spawned() {
         fn is_send<T: Send>(_: impl FnOnce(&'static CommitContext, &'static Base, &'static RoundWork) -> T) {}
-        is_send(|context, base, work| commit(context, base, work, None));
+        is_send(commit);
         is_send(|context, _, _| super::super::recover(context));
     }
 }

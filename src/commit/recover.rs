@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Base;
 use super::context::{CommitContext, Entry, KEEP_ALL};
+use super::pins;
+use super::publish::our_pins;
 use super::recovery::{Facts, Found, Step, decide};
 use super::rules::Rule;
 use super::seen::Seen;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::model::{RoundId, SnapshotId};
 
 /// Finds what the next round starts from, and makes Fluss know it (commit.md 1). Always before planning.
@@ -36,7 +38,7 @@ pub async fn recover(context: &CommitContext) -> Result<Base> {
             options: context.options,
         };
         let step = read_until_decided(context, &mut facts).await?;
-        if step.needs_second_look() && context.options.holds(Rule::SecondLook) && !is_unchanged(context, &facts).await? {
+        if step.needs_second_look() && context.options.holds(Rule::SecondLook) && !is_unchanged(context, &facts, &step).await? {
             match pauses.next_pause() {
                 Some(pause) => context.runtime.clock.sleep(pause).await,
                 None => {
@@ -61,7 +63,7 @@ pub async fn recover(context: &CommitContext) -> Result<Base> {
             }
             Step::Stands { base: found, floor, .. } => Ok(base(found, floor, None)),
             Step::Fault(fault) => Err(context.held(fault)),
-            Step::ReadSnapshot(_) | Step::ReadFile(_) => Err(Error::internal("recovery was not decided")),
+            Step::ReadSnapshot(_) | Step::ReadFile(_) | Step::CompareFile(_) => Err(Error::internal("recovery was not decided")),
         };
     }
 }
@@ -77,19 +79,44 @@ async fn read_until_decided(context: &CommitContext, facts: &mut Facts) -> Resul
                 let file = context.ledger.offsets_file(&path).await?;
                 facts.files.insert(path, file);
             }
+            Step::CompareFile(path) => {
+                let file = match context.ledger.offsets_file(&path).await {
+                    // Only compared: K's offsets are known without it.
+                    Err(error) if error.kind() != Kind::Unavailable => None,
+                    file => file?,
+                };
+                facts.files.insert(path, file);
+            }
             step => return Ok(step),
         }
     }
 }
 
-/// Reads are not one moment: a fault, or a missing id, stands only if K, the newest id and the table are the same again.
-async fn is_unchanged(context: &CommitContext, facts: &Facts) -> Result<bool> {
+/// Reads are not one moment: a fault, or a missing id, stands only if K, the newest id and the table are the same again, and the id
+/// is missing still: a rollback and a commit between the looks bring the newest id back, not what stands under it.
+async fn is_unchanged(context: &CommitContext, facts: &Facts, step: &Step) -> Result<bool> {
     context.check_same_table().await?;
-    Ok(context.known().await? == facts.ledger && context.newest().await? == facts.newest)
+    if context.known().await? != facts.ledger || context.newest().await? != facts.newest {
+        return Ok(false);
+    }
+    match step {
+        Step::Stands { floor, hole: true, .. } if context.options.holds(Rule::HoleAgain) => {
+            Ok(context.see(*floor).await?.is_none())
+        }
+        _ => Ok(true),
+    }
 }
 
 /// Prepares again, always: somebody else's record of the path that L names would delete the very file.
+///
+/// A slow record takes K back, behind what a Java job, which pins nothing, has committed and recorded meanwhile: where no pin of ours
+/// keeps that from expiring, one is written first. It goes as those of dead rounds do.
 async fn record(context: &CommitContext, found: &Found) -> Result<()> {
+    let next = found.id + 1;
+    let pinned = our_pins(context).await?.iter().any(|pin| pin.next_snapshot <= next);
+    if !pinned && context.options.holds(Rule::PinFound) {
+        context.lake.write_pin(&pins::name_of(RoundId(context.runtime.rng.uuid())), next).await?;
+    }
     let fail = &context.runtime.fail;
     fail.hit("recover.before_prepare").await?;
     let path = if context.options.holds(Rule::PrepareAgain) {

@@ -60,6 +60,8 @@ pub(super) enum Step {
     ReadSnapshot(i64),
     /// Read this offsets file and decide again.
     ReadFile(String),
+    /// The same, if it can be read: it is only compared with what Fluss says.
+    CompareFile(String),
     /// L was never recorded, or not for good: prepare again from these offsets, record it, plan from it.
     Record(Found),
     /// K stands (`None`: never tiered).
@@ -83,9 +85,12 @@ pub(super) struct Found {
 }
 
 impl Step {
-    /// A fault, or a missing id, stands only if K and the newest id, read again, are the same.
+    /// A fault, or a missing id, snapshot K included, stands only if K and the newest id, read again, are the same.
     pub(super) const fn needs_second_look(&self) -> bool {
-        matches!(self, Self::Fault(_) | Self::Stands { hole: true, .. })
+        matches!(
+            self,
+            Self::Fault(_) | Self::Stands { hole: true, .. } | Self::Stands { base: Some(Found { delta_list: None, .. }), .. }
+        )
     }
 }
 
@@ -177,6 +182,14 @@ impl Facts {
                 return Err(Step::Fault(Fault::KnownOffsetsDiffer { snapshot: id, difference: difference(here, offsets) }));
             }
             Told::Broken(why) => return Err(Step::Fault(Fault::OffsetsBroken { snapshot: id, why: why.clone() })),
+            // Another Java-made snapshot may have been put over the one that was recorded.
+            Told::InFile(path) if self.holds(Rule::KnownOfJava) => {
+                let file = self.files.get(path).ok_or_else(|| Step::CompareFile(path.clone()))?;
+                if let Some(file) = file.as_ref().filter(|file| file.offsets != *offsets) {
+                    let difference = difference(&file.offsets, offsets);
+                    return Err(Step::Fault(Fault::KnownOffsetsDiffer { snapshot: id, difference }));
+                }
+            }
             Told::Here(_) | Told::InFile(_) | Told::Inline08 | Told::Nothing07 => {}
         }
         self.check_above(seen)?;

@@ -10,8 +10,12 @@ pub enum Rule {
     KnownFirst,
     /// 1: a fault or a missing id stands only if K, the newest id and the table are the same again.
     SecondLook,
+    /// 1: a missing id is read again, and missing still.
+    HoleAgain,
     /// 1: what is above K in the lake counts.
     LakeCounts,
+    /// 1: a pin of ours is there before L is recorded.
+    PinFound,
     /// 1: L is recorded before anything is planned from it.
     RecordFound,
     /// 1: prepared again, never by the path that L names.
@@ -22,6 +26,8 @@ pub enum Rule {
     NewestBelowKnown,
     /// 1: snapshot K, if it is there, is Fluss-made and has the offsets that Fluss says.
     KnownSnapshot,
+    /// 1: a Java-made K has the offsets that Fluss says, as far as its file tells.
+    KnownOfJava,
     /// 1, 5a: what is right above L, K or the base stands on it.
     Standing,
     /// 1: Java-made snapshots hold no more rows than offsets advanced.
@@ -86,19 +92,24 @@ pub enum Rule {
     OwnPinGoes,
     /// Files stay while a snapshot may still name them.
     FilesStay,
+    /// Files stay after a try without an answer, however settled it looks.
+    Unanswered,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 44] = [
         Self::KnownFirst,
         Self::SecondLook,
+        Self::HoleAgain,
         Self::LakeCounts,
+        Self::PinFound,
         Self::RecordFound,
         Self::PrepareAgain,
         Self::TableOfFound,
         Self::NewestBelowKnown,
         Self::KnownSnapshot,
+        Self::KnownOfJava,
         Self::Standing,
         Self::JavaDoubled,
         Self::JavaWentBack,
@@ -131,6 +142,7 @@ impl Rule {
         Self::OldPinsGo,
         Self::OwnPinGoes,
         Self::FilesStay,
+        Self::Unanswered,
     ];
 }
 

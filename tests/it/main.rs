@@ -15,6 +15,8 @@ mod conformance;
 #[cfg(test)]
 mod kill;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod rounds;
 #[cfg(test)]
 mod sim;

@@ -16,4 +16,5 @@ mod rounds;
 mod schedules;
 mod seeds;
 mod service;
+mod traces;
 mod world;

@@ -135,6 +135,11 @@ fn an_unknown_try_is_settled_only_by_a_snapshot_that_is_there_and_not_ours() {
     assert!(unknown.open() > 0);
     unknown.settle(&facts(Some(lake().foreign(0).foreign(1))));
     assert!(unknown.open() == 0);
+    // A rollback frees the id again, and a PUT that was never answered may still be under way.
+    unknown.add(2);
+    unknown.unanswered();
+    unknown.settle(&facts(Some(lake().foreign(0).foreign(1))));
+    assert!(unknown.open() > 0);
 }
 
 #[test]

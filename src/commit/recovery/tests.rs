@@ -43,7 +43,7 @@ impl World {
                     self.reads.push(id);
                     assert_eq!(facts.snapshots.insert(id, self.lake.0.get(&id).cloned()), None);
                 }
-                Step::ReadFile(path) => {
+                Step::ReadFile(path) | Step::CompareFile(path) => {
                     let file = self.files.get(&path).cloned();
                     assert_eq!(facts.files.insert(path, file), None);
                 }
@@ -298,4 +298,14 @@ fn a_snapshot_of_another_table_that_was_recorded_for_ours_is_no_k() {
     assert_eq!(decide_in(Lake::default().foreign(3), other()), fresh);
     // What has expired could have been ours.
     assert_eq!(decide_in(Lake::default().foreign(3).foreign(1).expired_to(1), other()), fault);
+}
+
+#[test]
+fn a_java_made_k_with_other_offsets_than_fluss_says_was_put_over_the_one_that_was_recorded() {
+    let k = |ends: &[i64]| world(lake().java(2, "p"), at(1, &[1])).file("p", ends).decide();
+    assert_eq!(k(&[1]), stands(1, true, &[1], 1, false));
+    let difference = "bucket `0`: `2` in the lake, `1` in Fluss".into();
+    assert_eq!(k(&[2]), Step::Fault(Fault::KnownOffsetsDiffer { snapshot: 1, difference }));
+    // A file that is gone or can't be read proves nothing.
+    assert_eq!(decide_in(lake().java(2, "p"), at(1, &[1])), stands(1, true, &[1], 1, false));
 }

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lakeward::commit::Rule;
 
-use super::schedules;
+use super::{schedules, traces};
 
 /// What is switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,12 +61,15 @@ macro_rules! by {
 const CAUGHT: &[(Off, By)] = &[
     (Off::Rule(Rule::KnownFirst), Economy("held by the second look as well: a newest id that is older than K looks like a rollback until K and newest are read again")),
     (Off::Rule(Rule::SecondLook), by!(schedules::a_missing_id_is_believed_only_if_k_is_the_same_again)),
+    (Off::Rule(Rule::HoleAgain), by!(traces::a_missing_id_is_believed_only_if_it_is_missing_still)),
     (Off::Rule(Rule::LakeCounts), by!(directed::a_snapshot_that_fluss_never_heard_of_counts_and_is_told)),
+    (Off::Rule(Rule::PinFound), by!(traces::a_slow_record_of_javas_snapshot_does_not_let_the_next_one_expire)),
     (Off::Rule(Rule::RecordFound), by!(directed::a_snapshot_that_fluss_never_heard_of_counts_and_is_told)),
     (Off::Rule(Rule::PrepareAgain), by!(directed::a_snapshot_is_never_recorded_by_the_path_that_it_names)),
     (Off::Rule(Rule::TableOfFound), by!(schedules::a_table_that_was_dropped_and_made_again_never_continues_the_old_ones_offsets)),
     (Off::Rule(Rule::NewestBelowKnown), by!(schedules::a_rolled_back_lake_is_held_and_nothing_is_doubled)),
     (Off::Rule(Rule::KnownSnapshot), by!(schedules::a_rolled_back_lake_is_held_and_nothing_is_doubled)),
+    (Off::Rule(Rule::KnownOfJava), by!(traces::a_java_made_snapshot_over_the_one_that_was_recorded_holds_the_table)),
     (Off::Rule(Rule::Standing), by!(directed::a_snapshot_that_was_built_on_another_than_k_holds_the_table)),
     (Off::Rule(Rule::JavaDoubled), by!(schedules::a_zombie_that_doubles_our_rows_is_held_with_its_numbers)),
     (Off::Rule(Rule::JavaWentBack), by!(directed::a_zombie_whose_double_is_masked_by_empty_batches_is_found_by_its_offsets)),
@@ -75,7 +78,7 @@ const CAUGHT: &[(Off, By)] = &[
     (Off::Rule(Rule::Pin), by!(directed::what_was_published_and_not_recorded_does_not_expire)),
     (Off::Rule(Rule::PinFirst), by!(directed::an_id_that_was_used_and_has_expired_is_never_used_again)),
     (Off::Rule(Rule::PinAgain), by!(schedules::where_consumers_expire_a_look_with_nothing_to_tier_writes_the_standing_pin_again)),
-    (Off::Rule(Rule::CheckLease), Economy("step 4 saves work; 5a decides")),
+    (Off::Rule(Rule::CheckLease), by!(traces::nothing_is_published_or_recorded_on_a_lease_that_has_run_out_on_the_way)),
     (Off::Rule(Rule::CheckFirst), Economy("step 4 saves work; 5a decides")),
     (Off::Rule(Rule::CompleteMap), by!(directed::a_round_of_one_bucket_keeps_the_offsets_of_the_others)),
     (Off::Rule(Rule::RoundAge), by!(directed::a_round_whose_files_may_be_swept_publishes_no_more)),
@@ -89,7 +92,7 @@ const CAUGHT: &[(Off, By)] = &[
     (Off::Rule(Rule::CreateIfAbsent), by!(directed::a_publish_that_lost_a_race_overwrites_nothing)),
     (Off::Rule(Rule::RoundId), by!(directed::a_rivals_snapshot_under_our_id_is_not_ours)),
     (Off::Rule(Rule::LastLook), Economy("what is not seen now is found by the next recovery; the round is told as stale although it won")),
-    (Off::Rule(Rule::UnknownBeyond), by!(directed::a_late_publish_above_a_rollback_finds_its_lists)),
+    (Off::Rule(Rule::UnknownBeyond), Economy("the lists of a try without an answer stay, so that nothing breaks when it lands above")),
     (Off::Rule(Rule::ReadKnown), Economy("saves a step of K backwards, which the next recovery repairs")),
     (Off::Rule(Rule::LookAfter), Economy("earlier news: the next recovery finds the same")),
     (Off::Rule(Rule::StandingPin), by!(schedules::a_late_record_takes_k_back_and_the_next_round_records_again_first)),
@@ -99,6 +102,7 @@ const CAUGHT: &[(Off, By)] = &[
     (Off::Rule(Rule::OldPinsGo), by!(directed::pins_of_dead_rounds_go_after_a_day)),
     (Off::Rule(Rule::OwnPinGoes), by!(directed::a_round_that_is_stale_takes_its_pin_away)),
     (Off::Rule(Rule::FilesStay), by!(schedules::files_stay_while_a_publish_may_still_land)),
+    (Off::Rule(Rule::Unanswered), by!(traces::files_of_a_publish_without_an_answer_stay_whatever_stands_under_its_id)),
     (Off::Earliest, by!(directed::a_late_record_of_ours_leaves_javas_file_alone)),
     (Off::IgnorePrevious, by!(schedules::a_lost_offsets_file_is_made_again_from_the_lake)),
 ];

@@ -84,6 +84,7 @@ impl Service {
                 stall: Mutex::new(self.stall_after_k.clone()),
                 off: self.world.off,
             }),
+            lease: self.lease.clone(),
             scan: Arc::clone(&self.cluster) as _,
             runtime: self.runtime.clone(),
             options: self.options,
@@ -102,7 +103,7 @@ impl Service {
         };
         let written = self.write(&table, &lake, &base.offsets, &mut work).await;
         let outcome = match written {
-            Ok(()) => commit::commit(&context, &base, &work, self.lease.as_ref()).await,
+            Ok(()) => commit::commit(&context, &base, &work).await,
             Err(error) => CommitOutcome::Failed { error, files: DataFiles::Unnamed, published: None },
         };
         match outcome {
