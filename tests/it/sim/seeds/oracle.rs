@@ -28,6 +28,9 @@ fn excuses(stage: &Stage) -> Vec<&'static str> {
     }
     if happened.contains_key("table dropped and made again") {
         excuses.push("belongs to table id");
+        if happened.contains_key("Java commit") {
+            excuses.push("beyond the log's end");
+        }
     }
     if happened.contains_key("Java commit") {
         excuses.extend(["has written rows twice", "is not known to Fluss, and its offsets file"]);
@@ -168,10 +171,12 @@ async fn offsets_of(stage: &Stage, snapshot: &Snapshot) -> Option<OffsetsFile> {
 async fn each_row_once(stage: &Stage, id: TableId) -> Result<(), String> {
     let lake = stage.lake().await;
     let rows = stage.rows(id);
-    // Not seen (commit.md, Who runs beside us): Java builds on a lake that was rolled back before we look.
-    let java_after_rollback = {
+    // Not seen (commit.md, Who runs beside us): Java builds on a lake that was rolled back before we look, or carries a dropped
+    // table's offsets into the new one's file.
+    let java_skips = {
         let happened = stage.counts.lock().unwrap();
-        happened.contains_key("rollback") && happened.contains_key("Java commit")
+        happened.contains_key("Java commit")
+            && (happened.contains_key("rollback") || happened.contains_key("table dropped and made again"))
     };
     let mut newest: Option<(i64, LakeOffsets)> = None;
     for at in lake.snapshot_ids().await.unwrap() {
@@ -181,7 +186,7 @@ async fn each_row_once(stage: &Stage, id: TableId) -> Result<(), String> {
         for ((bucket, offset), number) in &rows {
             let covered = told.offsets.get(*bucket) > Some(*offset);
             let verdict = invariants::row(covered, counts.get(number).copied().unwrap_or(0));
-            if verdict == Err(invariants::Broken::Skipped) && java_after_rollback {
+            if verdict == Err(invariants::Broken::Skipped) && java_skips {
                 continue;
             }
             verdict.map_err(|broken| format!("snapshot {at}, row {number} at {offset} of {bucket}: {broken}"))?;
