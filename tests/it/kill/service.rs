@@ -175,9 +175,9 @@ async fn special(kills: &mut Kills, orphans: &mut Orphans) {
     let mut world = with_tables().await;
     let admin = world.admin();
     done(world.step(admin.create_table(&blobs(), &blobs_table(), false)).await);
-    // The second write, behind the probe, is the last step of the file.
+    // The third write, behind the probe's two, is the last step of the file.
     for (point, hit) in
-        [("before_part", 1), ("after_part", 1), ("before_part", 2), ("after_part", 2), ("before_write", 2), ("after_write", 2)]
+        [("before_part", 1), ("after_part", 1), ("before_part", 2), ("after_part", 2), ("before_write", 3), ("after_write", 3)]
     {
         let death = dies_in_parts(&mut world, &format!("store.{point}=kill@{hit}")).await.expect("the file goes up in parts");
         assert_eq!(places::kind(&death.place), "data file");
