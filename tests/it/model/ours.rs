@@ -359,10 +359,11 @@ fn unpin(world: &mut World, act: &mut Act, index: usize, rules: rules::Rules, de
         for other in world.acts.iter_mut() {
             other.held = None;
         }
-        let busy = before.acts.iter().any(|other| other.who == Who::Service && other.pc != Pc::Idle);
+        let busy = before.acts.iter().any(|other| other.who != Who::Operator && other.pc != Pc::Idle);
+        let last = before.newest_made().is_some_and(|made| made.id == act.n);
         // It ends well only when K is its own; without the rule it believes so.
         let stays = before.k(act.table) == K::At(act.n, act.end) || !rules.has(rules::WORD_RECORDED);
-        world.answered = stays && !busy && before.puts.is_empty() && before.records.is_empty();
+        world.answered = stays && last && !busy && before.puts.is_empty() && before.records.is_empty();
     }
     *act = Act::idle(act.who);
 }
