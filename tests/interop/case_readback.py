@@ -47,7 +47,8 @@ def types(world):
     for table in ("t.keyed", "t.unaware"):
         rows_equal(world, node.table(table), written)
     for table in ("t.keyed", "t.unaware"):
-        asked += filters_hold(world, node.table(table), lake_columns(SCALARS), written, UNABLE)
+        once = [("Java Paimon 1.3.1", "*", "*", "*")] if table == "t.keyed" else []  # of one table, for the time's sake
+        asked += filters_hold(world, node.table(table), lake_columns(SCALARS), written, UNABLE + once)
     return f"{len(SCALARS)} columns, {asked} filters"
 
 
