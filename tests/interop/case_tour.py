@@ -151,7 +151,7 @@ def rest(world):
 
 
 PYFLUSS_REFUSED = {
-    "lake snapshot": "code=53", "lookup": "only supported for primary key tables", "upsert": "only supported for primary key tables", "beyond the end": "up to `60`",
+    "lake snapshot": "code=53", "lookup": "only supported for primary key tables", "upsert": "only supported for primary key tables", "beyond the end": "offset is out of range",
     "twice": "code=42", "unknown database": "code=4", "partitions of none": "code=37", "future": "code=38", "unknown bucket": "No leader found",
 }
 
