@@ -268,20 +268,29 @@ async fn rows_expire_only_past_what_is_tiered() {
         log_end_offset: Some(log_end_offset),
         max_timestamp: None,
     };
-    let path = prepare(&stage, id, vec![bucket(0, 2)], false).await.lake_table_offsets_path.unwrap();
-    let request = |ends: Vec<PbLakeTableOffsetForBucket>| CommitLakeTableSnapshotRequest {
-        tables_req: vec![PbLakeTableSnapshotInfo { table_id: Some(id), snapshot_id: 1, buckets_req: ends, table_path: None }],
-        lake_table_snapshot_metadata: vec![PbLakeTableSnapshotMetadata {
-            table_id: id,
-            snapshot_id: 1,
-            tiered_bucket_offsets_file_path: path.clone(),
-            ..Default::default()
-        }],
+    // Each with a file of its own: a record that forgets others deletes theirs, also when it names it again.
+    let record = async |offset: i64| {
+        let path = prepare(&stage, id, vec![bucket(0, offset)], false).await.lake_table_offsets_path.unwrap();
+        let request = CommitLakeTableSnapshotRequest {
+            tables_req: vec![PbLakeTableSnapshotInfo {
+                table_id: Some(id),
+                snapshot_id: 1,
+                buckets_req: vec![end(offset)],
+                table_path: None,
+            }],
+            lake_table_snapshot_metadata: vec![PbLakeTableSnapshotMetadata {
+                table_id: id,
+                snapshot_id: 1,
+                tiered_bucket_offsets_file_path: path,
+                ..Default::default()
+            }],
+        };
+        stage.client.call(&request).await.unwrap();
     };
-    stage.client.call(&request(vec![end(2)])).await.unwrap();
+    record(2).await;
     earliest(id, 2).await;
-    stage.client.call(&request(vec![end(1)])).await.unwrap();
-    stage.client.call(&request(vec![end(4)])).await.unwrap();
+    record(1).await;
+    record(4).await;
     earliest(id, 4).await;
     assert_eq!(stage.fetch(id, from(0), 0).await.error_code, Some(19));
 }
