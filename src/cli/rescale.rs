@@ -96,22 +96,30 @@ pub(super) async fn run(args: &Rescale, settings: Settings, runtime: Runtime, ou
     let admin = Admin::new(cluster);
     let facts = look(&admin, &args.table, &runtime).await?;
     let (mut report, refusals) = decide(&facts, args.count);
+    let refused = refusals.into_iter().next();
     // It shows before it acts; one object of JSON can only come at the end.
-    if !args.json {
-        print(&report, output)?;
+    let shown = if args.json { Ok(()) } else { print(&report, output) };
+    match shown {
+        // That nobody reads it makes it no less refused, and what nobody was shown is not done.
+        Err(End::OutputClosed) if refused.is_some() => {}
+        Err(End::OutputClosed) if args.confirm && report.outcome == Outcome::Shown => {
+            let text = "stdout was closed before all was shown that would change: nothing was changed";
+            return Err(Error::new(Kind::Unavailable, text).with_hint("let it be read to its end, or send it to a file").into());
+        }
+        shown => shown?,
     }
-    let failed = match (refusals.into_iter().next(), report.outcome) {
+    let failed = match (refused, report.outcome) {
         (Some(refusal), _) => Some(refusal),
         (None, Outcome::Shown) if args.confirm => change(&admin, &facts, &mut report, &runtime).await.err(),
         _ => None,
     };
-    if args.json {
-        output.json(&report)?;
+    let told = if args.json { output.json(&report) } else { Ok(()) };
+    if let Some(error) = failed {
+        return Err(error.into());
     }
-    match failed {
-        Some(error) => return Err(error.into()),
-        None if args.json => {}
-        None => tell(&report, output)?,
+    told?;
+    if !args.json {
+        tell(&report, output)?;
     }
     Ok(())
 }

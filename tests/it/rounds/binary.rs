@@ -59,6 +59,15 @@ pub(crate) async fn run_in(args: &[&str], variables: &[(&str, &str)]) -> Ended {
     tokio::task::spawn_blocking(move || command.output().unwrap().into()).await.unwrap()
 }
 
+/// Runs it to its end with a stdout that nobody reads.
+pub(crate) async fn run_unread(args: &[&str]) -> Ended {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = lakeward(args);
+    command.stdout(writer);
+    tokio::task::spawn_blocking(move || command.output().unwrap().into()).await.unwrap()
+}
+
 /// It runs; dropped, it is killed as by SIGKILL.
 #[derive(Debug)]
 pub(crate) struct Running {

@@ -9,7 +9,7 @@ use lakeward::fluss::bucket::{BucketFunction, buckets_of};
 use lakeward::model::{BucketLayout, TableInfo, TypeKind};
 use serde_json::json as value;
 
-use super::binary::run;
+use super::binary::{run, run_unread};
 use super::*;
 
 /// What changes of a file when anybody touches it.
@@ -227,6 +227,66 @@ async fn the_command_refuses_what_the_coordinator_would_and_says_what_it_refused
     std::fs::rename(&aside, &at).unwrap();
     let healed = rescale("demo.orders", "4").await;
     assert_eq!((healed.code, stage.info(&path).await.bucket_count), (Some(0), 4), "{healed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_reads_is_neither_done_nor_a_success() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    let mut plain = orders();
+    plain.partition_keys.clear();
+    stage.table("plain", &plain).await;
+    let address = stage.address();
+    let rescale = async |table: &str, more: &[&str]| {
+        let command = ["rescale", table, "4", "--server", &address];
+        run_unread(&[&command[..], more].concat()).await
+    };
+    let ended = rescale("demo.orders", &[]).await;
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "a reader that leaves early is a clean end");
+    let ended = rescale("demo.orders", &["--confirm"]).await;
+    assert!(ended.code == Some(3) && ended.stderr.contains("nothing was changed"), "{ended:?}");
+    assert_eq!(stage.info(&path).await.bucket_count, 2);
+    for more in [&["--confirm"][..], &["--confirm", "--json"]] {
+        let ended = rescale("demo.plain", more).await;
+        assert!(ended.code == Some(4) && ended.stderr.contains("has no partitions"), "{ended:?}");
+    }
+    // One object of JSON comes after the change.
+    assert_eq!(rescale("demo.orders", &["--confirm", "--json"]).await.code, Some(0));
+    assert_eq!(stage.info(&path).await.bucket_count, 4);
+}
+
+/// The node's DDL refuses such tables: their records come from the registry of the ALTER matrix.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plan_and_the_command_name_lake_formats_that_have_one_count_for_a_table() {
+    let stage = Stage::with(|options| {
+        let packed = include_bytes!("../../../fixtures/node/registry.redb.zst");
+        std::fs::write(options.dir.join("registry.redb"), zstd::stream::decode_all(packed.as_slice()).unwrap()).unwrap();
+    })
+    .await;
+    let address = stage.address();
+    for (table, format) in [
+        ("iceberg", Some("iceberg")),
+        ("hudi", Some("hudi")),
+        ("lance", Some("lance")),
+        ("iceberg-off", Some("iceberg")),
+        ("iceberg-unaware", None),
+    ] {
+        let name = format!("fluss.{table}");
+        let said = format.map(|format| format!("lake format `{format}` has one bucket count for a whole table"));
+        let told = |text: &str| said.as_deref().is_some_and(|said| text.contains(said));
+        let planned = run(&["plan", &name, "--server", &address, "--json"], None).await;
+        assert_eq!(planned.code, Some(4), "{planned:?}");
+        let found = &planned.json()[0]["rescale_refused"];
+        assert_eq!((found.is_null(), told(&found.to_string())), (said.is_none(), said.is_some()), "{name}: {found}");
+        let planned = run(&["plan", &name, "--server", &address], None).await;
+        let finding = planned.stdout.lines().find(|line| line.starts_with("  finding: ")).unwrap_or_default();
+        assert_eq!((finding.is_empty(), told(finding)), (said.is_none(), said.is_some()), "{planned:?}");
+        let rescaled = run(&["rescale", &name, "4", "--server", &address, "--confirm"], None).await;
+        let done = if said.is_some() { Some(4) } else { Some(0) };
+        assert_eq!((rescaled.code, told(&rescaled.stderr)), (done, said.is_some()), "{rescaled:?}");
+        let after = stage.info(&TablePath::new("fluss", table)).await;
+        assert_eq!(after.bucket_count, if said.is_some() { 2 } else { 4 }, "{name}");
+    }
 }
 
 /// Ids of each bucket of each partition, in the order of the files' rows.
