@@ -48,9 +48,6 @@ const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// Longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Error code of Fluss: there is no such table (F2.5).
-const TABLE_NOT_EXIST: i32 = 7;
-
 /// How a backfill ended, or that it has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -361,7 +358,7 @@ impl Backfill {
         self.context.scan.forget(&self.path);
         match self.context.scan.table_info(&self.path).await {
             Ok(table) => table.id != target.table.id,
-            Err(error) => error.code() == Some(TABLE_NOT_EXIST),
+            Err(error) => error.code() == Some(round::TABLE_NOT_EXIST),
         }
     }
 
