@@ -85,8 +85,7 @@ pub async fn set_bucket_count(warehouse: &Warehouse, table: &TableInfo, count: i
 ///
 /// Source: F4.6.
 pub fn check_rescale(table: &TableInfo) -> Result<()> {
-    let in_lake = table.properties.contains_key("table.datalake.enabled") && !table.bucket_keys.is_empty();
-    if in_lake { check_counts(table) } else { Ok(()) }
+    if table.has_lake_count() { check_counts(table) } else { Ok(()) }
 }
 
 fn check_counts(table: &TableInfo) -> Result<()> {

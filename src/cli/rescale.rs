@@ -138,8 +138,7 @@ async fn look(admin: &Admin, path: &TablePath, runtime: &Runtime) -> Result<Fact
 }
 
 async fn look_into_lake(table: &TableInfo, runtime: &Runtime) -> Lake {
-    let in_lake = table.properties.contains_key("table.datalake.enabled") && !table.bucket_keys.is_empty();
-    if !in_lake || check_rescale(table).is_err() {
+    if !table.has_lake_count() || check_rescale(table).is_err() {
         return Lake::Without;
     }
     let open = async {

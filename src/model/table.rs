@@ -72,6 +72,18 @@ impl TableInfo {
         self.properties.get("table.datalake.enabled").is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
+    /// Whether the lake has, or may have, a table for this one: its lake was on at some time (F6.5).
+    #[must_use]
+    pub fn has_lake_table(&self) -> bool {
+        self.properties.contains_key("table.datalake.enabled")
+    }
+
+    /// Whether that table has a bucket count: one without bucket key is bucket-unaware in the lake.
+    #[must_use]
+    pub fn has_lake_count(&self) -> bool {
+        self.has_lake_table() && !self.bucket_keys.is_empty()
+    }
+
     /// How far the lake may lag behind (`table.datalake.freshness`); 3 min if it is not set.
     #[must_use]
     pub fn lake_freshness(&self) -> Duration {

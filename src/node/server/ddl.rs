@@ -205,8 +205,7 @@ impl Server {
             return Ok(());
         }
         check_rescale(info)?;
-        // A table without bucket key is bucket-unaware in the lake: there is no count to change.
-        let in_lake = has_lake_table(info) && !info.bucket_keys.is_empty();
+        let in_lake = info.has_lake_count();
         if in_lake {
             self.lake.set_bucket_count(info, count).await.map_err(|error| {
                 let text = format!(
@@ -233,7 +232,7 @@ impl Server {
         let mut after = table.info.clone();
         after.schema = Arc::new(added_columns(&table.info.schema, &request.add_columns)?);
         after.modified_ms = self.runtime.clock.now_ms();
-        if has_lake_table(&table.info) {
+        if table.info.has_lake_table() {
             self.lake.alter(&table.info, &after).await.map_err(|error| {
                 let text = format!(
                     "table `{}`: the lake refused the columns; nothing was changed in Fluss, run the same ALTER again",
@@ -254,7 +253,7 @@ impl Server {
         let mut after = altered_options(before, &request.config_changes, &self.options.limits)?;
         after.modified_ms = self.runtime.clock.now_ms();
         let (was, is) = (lake_enabled(before), lake_enabled(&after));
-        if has_lake_table(before) {
+        if before.has_lake_table() {
             self.lake.alter(before, &after).await?;
         }
         if is && !was {
@@ -340,9 +339,4 @@ impl Server {
         self.delete_logs(table.info.id, Some(partition.id)).await;
         Ok(())
     }
-}
-
-/// Whether the lake has, or may have, a table for this one: the lake was on at some time (F6.5).
-fn has_lake_table(info: &TableInfo) -> bool {
-    info.properties.contains_key("table.datalake.enabled")
 }
