@@ -98,7 +98,7 @@ impl Server {
             return Err(Code::INVALID_CONFIG.answer("this server does not support historical partitions yet"));
         }
         let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, Act::Write)?;
-        if !routed.table.info.schema.primary_key.is_empty() {
+        if routed.table.info.has_primary_key() {
             return Err(Code::INVALID_TABLE.answer(format!("table `{}` has a primary key", routed.table.info.path)));
         }
         let log = log_of(&self.logs, routed.bucket)?;
@@ -203,9 +203,9 @@ impl Server {
 
 /// Refuses what needs the state of primary keys, which is not kept yet.
 fn logged(routed: Routed, what: &str) -> Result<Routed> {
-    match routed.table.info.schema.primary_key.is_empty() {
-        true => Ok(routed),
-        false => Err(Error::unsupported(format!("{what} of primary-key tables (`{}`)", routed.table.info.path))),
+    match routed.table.info.has_primary_key() {
+        false => Ok(routed),
+        true => Err(Error::unsupported(format!("{what} of primary-key tables (`{}`)", routed.table.info.path))),
     }
 }
 

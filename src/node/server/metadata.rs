@@ -171,7 +171,7 @@ impl Server {
     pub(super) async fn latest_kv_snapshots(&self, request: GetLatestKvSnapshotsRequest) -> Result<GetLatestKvSnapshotsResponse> {
         let table = self.registry.table(&request.table_path.into())?;
         let info = &table.info;
-        if info.schema.primary_key.is_empty() {
+        if !info.has_primary_key() {
             return Err(Code::NON_PRIMARY_KEY_TABLE.answer(format!("table `{}` has no primary key", info.path)));
         }
         let partition = match (request.partition_name, info.is_partitioned()) {
