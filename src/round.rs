@@ -21,8 +21,8 @@ use crate::error::{Error, Kind, Result};
 use crate::lake::LakeTable;
 use crate::mapping::{self, LakeRows};
 use crate::model::{
-    BucketProgress, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, SnapshotId, Split, StartOffset, TableId,
-    TableInfo, TablePath, TieringEpoch,
+    BucketProgress, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, Split, StartOffset, TableId, TableInfo,
+    TablePath, TieringEpoch,
 };
 use crate::plan::{self, Scope};
 use crate::read::{self, Cut, Reader};
@@ -153,9 +153,9 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     let table = match context.scan.table_info(&job.path).await {
         Ok(table) if table.id == job.table => Arc::new(table),
         // Whatever else a dropped table made fail before is no fault of anybody's: this look decides.
-        Ok(_) => return Ok(RoundSummary { outcome: RoundOutcome::Gone, ..summary(job, round, None) }),
+        Ok(_) => return Ok(RoundSummary { outcome: RoundOutcome::Gone, ..RoundSummary::new(job.path.clone(), job.table, round) }),
         Err(error) if error.code() == Some(TABLE_NOT_EXIST) => {
-            return Ok(RoundSummary { outcome: RoundOutcome::Gone, ..summary(job, round, None) });
+            return Ok(RoundSummary { outcome: RoundOutcome::Gone, ..RoundSummary::new(job.path.clone(), job.table, round) });
         }
         Err(error) => return Err(error),
     };
@@ -178,7 +178,8 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     protocol.lake = Arc::clone(&lake);
     limits.progress.starts_from(&base);
     let scope = Scope { stops: limits.stops.clone() };
-    let mut summary = summary(job, round, base.recovered);
+    let mut summary = RoundSummary::new(job.path.clone(), job.table, round);
+    summary.recovered = base.recovered;
     summary.base = base.snapshot();
     summary.freshness_ms = u64::try_from(table.lake_freshness().as_millis()).ok();
     summary.planned_ms = runtime.clock.now_ms();
@@ -304,33 +305,6 @@ fn first_fault(faults: Vec<Error>) -> Option<Error> {
     let more = faults.len().saturating_sub(1);
     let first = faults.into_iter().next()?;
     Some(if more == 0 { first } else { first.context(format!("the table has `{more}` more faults like this one")) })
-}
-
-fn summary(job: &Job, round: RoundId, recovered: Option<SnapshotId>) -> RoundSummary {
-    RoundSummary {
-        table: job.path.clone(),
-        table_id: job.table,
-        round,
-        outcome: RoundOutcome::Idle,
-        recovered,
-        base: None,
-        cut: false,
-        freshness_ms: None,
-        planned_ms: 0,
-        backlog_rows: 0,
-        lag_ms: None,
-        splits: 0,
-        fetched_bytes: 0,
-        rows: 0,
-        files: 0,
-        bytes: 0,
-        attempts: 0,
-        plan_ms: 0,
-        write_ms: 0,
-        commit_ms: 0,
-        partitions: vec![],
-        buckets: vec![],
-    }
 }
 
 /// Fills in what the splits wrote.

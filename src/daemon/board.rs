@@ -298,28 +298,12 @@ mod tests {
     fn a_round_that_was_cut_with_empty_hands_is_no_success() {
         let (table, table_id) = (TablePath::new("demo", "t"), TableId(1));
         let cut = RoundSummary {
-            table: table.clone(),
-            table_id,
-            round: RoundId(uuid::Uuid::nil()),
-            outcome: RoundOutcome::Idle,
-            recovered: None,
             base: Some(SnapshotId(4)),
             cut: true,
             backlog_rows: 9,
             planned_ms: 1,
-            lag_ms: None,
-            freshness_ms: None,
             splits: 1,
-            rows: 0,
-            files: 0,
-            bytes: 0,
-            fetched_bytes: 0,
-            attempts: 0,
-            plan_ms: 0,
-            write_ms: 0,
-            commit_ms: 0,
-            partitions: vec![],
-            buckets: vec![],
+            ..RoundSummary::new(table.clone(), table_id, RoundId(uuid::Uuid::nil()))
         };
         let mut status = TableStatus::new(table, table_id, TableState::Tiering, 0);
         status.ended_well(&cut, None, 5);

@@ -98,3 +98,34 @@ pub struct RoundSummary {
     /// Per bucket that advanced.
     pub buckets: Vec<BucketProgress>,
 }
+
+impl RoundSummary {
+    /// Of a round that has done nothing yet.
+    #[must_use]
+    pub const fn new(table: TablePath, table_id: TableId, round: RoundId) -> Self {
+        Self {
+            table,
+            table_id,
+            round,
+            outcome: RoundOutcome::Idle,
+            recovered: None,
+            base: None,
+            cut: false,
+            freshness_ms: None,
+            planned_ms: 0,
+            backlog_rows: 0,
+            lag_ms: None,
+            splits: 0,
+            fetched_bytes: 0,
+            rows: 0,
+            files: 0,
+            bytes: 0,
+            attempts: 0,
+            plan_ms: 0,
+            write_ms: 0,
+            commit_ms: 0,
+            partitions: Vec::new(),
+            buckets: Vec::new(),
+        }
+    }
+}

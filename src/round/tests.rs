@@ -6,7 +6,7 @@ use super::*;
 use crate::fluss::record::arrow_schema;
 use crate::fluss::table_json::TableDescriptor;
 use crate::lake::Warehouse;
-use crate::model::{BucketId, DataType, Field, Partition, Schema, SchemaId, TableBucket, TypeKind};
+use crate::model::{BucketId, DataType, Field, Partition, Schema, SchemaId, SnapshotId, TableBucket, TypeKind};
 use crate::source::memory::{Faults, MemoryCluster, MemoryService};
 use crate::storage;
 

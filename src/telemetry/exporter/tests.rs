@@ -23,17 +23,8 @@ fn value(text: &str, series: &str) -> Option<f64> {
 
 fn round(outcome: RoundOutcome) -> RoundSummary {
     RoundSummary {
-        table: TablePath::new("demo", "orders"),
-        table_id: TableId(7),
-        round: RoundId(uuid::Uuid::nil()),
         outcome,
-        recovered: None,
-        base: None,
         cut: true,
-        freshness_ms: None,
-        planned_ms: 0,
-        backlog_rows: 0,
-        lag_ms: None,
         splits: 4,
         fetched_bytes: 70_000,
         rows: 1_200,
@@ -43,8 +34,7 @@ fn round(outcome: RoundOutcome) -> RoundSummary {
         plan_ms: 15,
         write_ms: 300,
         commit_ms: 40,
-        partitions: vec![],
-        buckets: vec![],
+        ..RoundSummary::new(TablePath::new("demo", "orders"), TableId(7), RoundId(uuid::Uuid::nil()))
     }
 }
 
