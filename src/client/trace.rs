@@ -10,15 +10,10 @@ use futures::future::{FutureExt, try_join_all};
 use crate::error::{Error, Result};
 use crate::fluss::cluster::{Answers, Cluster};
 use crate::fluss::code::Code;
-use crate::fluss::proto::{
-    FetchLogRequest, ListOffsetsRequest, PbFetchLogReqForBucket, PbFetchLogReqForTable, PbFetchLogRespForBucket,
-};
+use crate::fluss::proto::{EARLIEST, FetchLogRequest, ListOffsetsRequest, LogEnd, PbFetchLogReqForBucket, PbFetchLogRespForBucket};
 use crate::fluss::record::batches;
 use crate::model::{BucketId, BucketLayout, PartitionId, TableBucket, TableInfo};
 
-const NO_FOLLOWER: i32 = -1;
-const LATEST: i32 = 1;
-const EARLIEST: i64 = -2;
 const FETCH_BYTES: i32 = 4 << 20;
 
 /// A batch by what its header says.
@@ -43,18 +38,10 @@ pub(super) async fn log_ends(
     }
     // A request asks about one partition, of which all buckets have one count.
     let asked = partitions.into_iter().filter_map(|(partition, buckets)| {
-        let count = buckets.values().next()?.count;
+        let layout = *buckets.values().next()?;
         Some(async move {
             let ask = |server, buckets: Vec<TableBucket>| {
-                let request = ListOffsetsRequest {
-                    follower_server_id: NO_FOLLOWER,
-                    offset_type: LATEST,
-                    table_id: table.id.0,
-                    partition_id: partition.map(|partition| partition.0),
-                    bucket_id: buckets.iter().map(|bucket| bucket.bucket.0).collect(),
-                    start_timestamp: None,
-                    routing_bucket_count: Some(count),
-                };
+                let request = ListOffsetsRequest::of_client(table.id, partition, &buckets, layout, LogEnd::HighWatermark);
                 async move {
                     let answer = cluster.server(server, &request).await?;
                     let entries = answer.buckets_resp.into_iter().map(|entry| {
@@ -137,29 +124,9 @@ async fn fetch(
     layout: BucketLayout,
     offset: i64,
 ) -> Result<PbFetchLogRespForBucket> {
-    let wanted = PbFetchLogReqForBucket {
-        partition_id: bucket.partition.map(|partition| partition.0),
-        bucket_id: bucket.bucket.0,
-        fetch_offset: offset,
-        max_fetch_bytes: FETCH_BYTES,
-        routing_bucket_count: Some(layout.count),
-    };
+    let wanted = PbFetchLogReqForBucket::of(bucket, layout, offset, FETCH_BYTES);
     let ask = |server, _| {
-        let request = FetchLogRequest {
-            follower_server_id: NO_FOLLOWER,
-            max_bytes: FETCH_BYTES,
-            tables_req: vec![PbFetchLogReqForTable {
-                table_id: table.id.0,
-                projection_pushdown_enabled: false,
-                projected_fields: Vec::new(),
-                buckets_req: vec![wanted],
-                filter_predicate: None,
-                filter_schema_id: None,
-            }],
-            max_wait_ms: Some(0),
-            min_bytes: Some(1),
-            read_preference: Some(0),
-        };
+        let request = FetchLogRequest::of_client(table.id, vec![wanted], FETCH_BYTES, 0);
         async move {
             let answer = cluster.server(server, &request).await?;
             let entries = answer.tables_resp.into_iter().flat_map(|entry| entry.buckets_resp);

@@ -17,8 +17,8 @@ use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::{Answers, Cluster};
 use crate::fluss::code::Code;
 use crate::fluss::proto::{
-    CommitLakeTableSnapshotRequest, FetchLogRequest, GetLakeSnapshotRequest, LakeTieringHeartbeatRequest, ListOffsetsRequest,
-    PbBucketOffset, PbFetchLogReqForBucket, PbFetchLogReqForTable, PbFetchLogRespForBucket, PbHeartbeatReqForTable,
+    CommitLakeTableSnapshotRequest, EARLIEST, FetchLogRequest, GetLakeSnapshotRequest, LakeTieringHeartbeatRequest,
+    ListOffsetsRequest, LogEnd, PbBucketOffset, PbFetchLogReqForBucket, PbFetchLogRespForBucket, PbHeartbeatReqForTable,
     PbHeartbeatRespForTable, PbLakeTableOffsetForBucket, PbLakeTableSnapshotInfo, PbLakeTableSnapshotMetadata,
     PbRemoteLogFetchInfo, PbTableOffsets, PrepareLakeTableSnapshotRequest,
 };
@@ -27,18 +27,6 @@ use crate::model::{
     BucketId, BucketKey, BucketLayout, CoordinatorEpoch, LakeOffsets, Partition, PartitionId, Schema, SchemaId, SnapshotId,
     StartOffset, TableBucket, TableId, TableInfo, TablePath, TieringEpoch,
 };
-
-/// Who asks, for servers: a client, no follower.
-const NO_FOLLOWER: i32 = -1;
-/// Log start, as a fetch offset.
-const EARLIEST: i64 = -2;
-
-/// Which end of a log.
-#[derive(Debug, Clone, Copy)]
-enum LogEnd {
-    Start = 0,
-    HighWatermark = 1,
-}
 
 /// A cluster over the wire. Clones share its connections.
 #[derive(Debug, Clone)]
@@ -199,34 +187,17 @@ fn offset_text(offset: StartOffset) -> String {
 
 fn fetch_request<'a>(table: TableId, wait_ms: i32, buckets: impl Iterator<Item = &'a FetchBucket>) -> FetchLogRequest {
     let buckets_req: Vec<PbFetchLogReqForBucket> = buckets
-        .map(|bucket| PbFetchLogReqForBucket {
-            partition_id: bucket.bucket.partition.map(|partition| partition.0),
-            bucket_id: bucket.bucket.bucket.0,
-            fetch_offset: match bucket.offset {
+        .map(|bucket| {
+            let offset = match bucket.offset {
                 StartOffset::Earliest => EARLIEST,
                 StartOffset::At(offset) => offset,
-            },
-            max_fetch_bytes: bucket.bytes_max,
-            routing_bucket_count: Some(bucket.layout.count),
+            };
+            PbFetchLogReqForBucket::of(bucket.bucket, bucket.layout, offset, bucket.bytes_max)
         })
         .collect();
     // A server serves buckets in its own order: a smaller bound would starve the same ones each time (F5.1).
     let max_bytes = buckets_req.iter().fold(0_i32, |sum, bucket| sum.saturating_add(bucket.max_fetch_bytes));
-    FetchLogRequest {
-        follower_server_id: NO_FOLLOWER,
-        max_bytes,
-        tables_req: vec![PbFetchLogReqForTable {
-            table_id: table.0,
-            projection_pushdown_enabled: false,
-            projected_fields: Vec::new(),
-            buckets_req,
-            filter_predicate: None,
-            filter_schema_id: None,
-        }],
-        max_wait_ms: Some(wait_ms),
-        min_bytes: Some(1),
-        read_preference: Some(0),
-    }
+    FetchLogRequest::of_client(table, buckets_req, max_bytes, wait_ms)
 }
 
 fn remote_log(bucket: TableBucket, info: PbRemoteLogFetchInfo) -> Result<RemoteLog> {
@@ -327,15 +298,7 @@ impl ClusterSource {
                 let cluster = self.cluster.clone();
                 async move {
                     let partition = buckets.first().and_then(|bucket| bucket.partition);
-                    let request = ListOffsetsRequest {
-                        follower_server_id: NO_FOLLOWER,
-                        offset_type: end as i32,
-                        table_id: table_id.0,
-                        partition_id: partition.map(|partition| partition.0),
-                        bucket_id: buckets.iter().map(|bucket| bucket.bucket.0).collect(),
-                        start_timestamp: None,
-                        routing_bucket_count: Some(layout.count),
-                    };
+                    let request = ListOffsetsRequest::of_client(table_id, partition, &buckets, layout, end);
                     let answer = cluster.server(server, &request).await?;
                     let entries = answer.buckets_resp.into_iter().map(|entry| {
                         let bucket = TableBucket { table: table_id, partition, bucket: BucketId(entry.bucket_id) };
