@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lakeward::commit::{COMMIT_IDENTIFIER, COMMIT_USER};
-use lakeward::lake::{CommitFacts, Published};
+use lakeward::commit::COMMIT_USER;
+use lakeward::lake::Published;
 use lakeward::model::{LakeOffsets, SnapshotId};
 use lakeward::paimon::{BinaryRow, path};
 use lakeward::source::LedgerRecord;
@@ -67,15 +67,7 @@ pub(crate) async fn java_round(world: &World, turns: u64) {
             None => None,
         };
         let staged = lake.stage(newest.as_ref(), &delta, false).await.unwrap();
-        let facts = CommitFacts {
-            schema_id: 0,
-            user: COMMIT_USER.into(),
-            identifier: COMMIT_IDENTIFIER,
-            kind: "APPEND".into(),
-            time_ms: world.runtime.clock.now_ms(),
-            properties: BTreeMap::from([("fluss-offsets".to_owned(), offsets_path.clone())]),
-        };
-        let snapshot = staged.snapshot(newest.as_ref(), facts);
+        let snapshot = staged.snapshot(newest.as_ref(), world.java_facts(&offsets_path));
         world.pause(4).await;
         if lake.publish(&snapshot).await.unwrap() == Published::Created {
             break snapshot.id;
@@ -101,15 +93,7 @@ pub(crate) async fn overwrite(world: &World, id: i64) {
     let below = lake.snapshot(id - 1).await.unwrap();
     let delta = lake.write_delta(vec![]).await.unwrap();
     let staged = lake.stage(below.as_ref(), &delta, false).await.unwrap();
-    let facts = CommitFacts {
-        schema_id: 0,
-        user: "java".into(),
-        identifier: 1,
-        kind: "COMPACT".into(),
-        time_ms: world.runtime.clock.now_ms(),
-        properties: BTreeMap::new(),
-    };
-    let json = staged.snapshot(below.as_ref(), facts).to_json().unwrap();
+    let json = staged.snapshot(below.as_ref(), world.facts("java", "COMPACT")).to_json().unwrap();
     world.store.put(&format!("{ROOT}/{}", path::snapshot(id)), json.into()).await.unwrap();
 }
 

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lakeward::commit::{COMMIT_IDENTIFIER, COMMIT_USER};
 use lakeward::error::Kind;
-use lakeward::lake::CommitFacts;
 use lakeward::model::{LakeOffsets, SnapshotId};
 use lakeward::paimon::{BinaryRow, path};
 use lakeward::runtime::FailAction;
@@ -34,15 +32,8 @@ async fn java_puts_the_first(world: &World, with_rows: bool) -> String {
     }
     let offsets_path = world.cluster.prepare_raw(table, &world.path, &ends, true).unwrap();
     let delta = lake.write_delta(entries).await.unwrap();
-    let facts = CommitFacts {
-        schema_id: 0,
-        user: COMMIT_USER.into(),
-        identifier: COMMIT_IDENTIFIER,
-        kind: "APPEND".into(),
-        time_ms: world.runtime.clock.now_ms(),
-        properties: BTreeMap::from([("fluss-offsets".to_owned(), offsets_path.clone())]),
-    };
-    let json = lake.stage(None, &delta, false).await.unwrap().snapshot(None, facts).to_json().unwrap();
+    let staged = lake.stage(None, &delta, false).await.unwrap();
+    let json = staged.snapshot(None, world.java_facts(&offsets_path)).to_json().unwrap();
     world.store.put(&format!("{ROOT}/{}", path::snapshot(1)), json.into()).await.unwrap();
     offsets_path
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::{Int64Array, RecordBatch, StringArray};
+use lakeward::commit::{COMMIT_IDENTIFIER, COMMIT_USER};
 use lakeward::fluss::record::arrow_schema;
 use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::lake::{self, CommitFacts, LakeTable};
@@ -180,6 +181,27 @@ impl World {
         self.ends.lock().unwrap().iter().filter(|(bucket, _)| bucket.table == id).map(|(bucket, end)| (*bucket, *end)).collect()
     }
 
+    /// What a commit of `user` says of itself.
+    pub(crate) fn facts(&self, user: &str, kind: &str) -> CommitFacts {
+        CommitFacts {
+            schema_id: 0,
+            user: user.into(),
+            identifier: 1,
+            kind: kind.into(),
+            time_ms: self.runtime.clock.now_ms(),
+            properties: BTreeMap::new(),
+        }
+    }
+
+    /// The same of a Java job, whose snapshot names its offsets file.
+    pub(crate) fn java_facts(&self, offsets_path: &str) -> CommitFacts {
+        CommitFacts {
+            identifier: COMMIT_IDENTIFIER,
+            properties: BTreeMap::from([("fluss-offsets".to_owned(), offsets_path.to_owned())]),
+            ..self.facts(COMMIT_USER, "APPEND")
+        }
+    }
+
     /// A user's, or a compactor's, commit without rows, by create-if-absent.
     pub(crate) async fn foreign_commit(&self) {
         let lake = self.lake().await;
@@ -194,15 +216,9 @@ impl World {
             self.pause(4).await;
             let delta = lake.write_delta(vec![]).await.unwrap();
             let Ok(staged) = lake.stage(newest.as_ref(), &delta, false).await else { continue };
-            let facts = CommitFacts {
-                schema_id: 0,
-                user: "somebody".into(),
-                identifier: 1,
-                kind: "APPEND".into(),
-                time_ms: self.runtime.clock.now_ms(),
-                properties: BTreeMap::new(),
-            };
-            if lake.publish(&staged.snapshot(newest.as_ref(), facts)).await.unwrap() == lake::Published::Created {
+            if lake.publish(&staged.snapshot(newest.as_ref(), self.facts("somebody", "APPEND"))).await.unwrap()
+                == lake::Published::Created
+            {
                 return;
             }
         }

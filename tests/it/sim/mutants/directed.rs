@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lakeward::commit::{COMMIT_IDENTIFIER, COMMIT_USER};
+use lakeward::commit::COMMIT_IDENTIFIER;
 use lakeward::error::Kind;
 use lakeward::lake::{CommitFacts, Published};
 use lakeward::model::{LakeOffsets, SnapshotId};
@@ -164,24 +164,13 @@ pub(super) fn a_snapshot_that_was_built_on_another_than_k_holds_the_table() {
         // Built when nothing was there yet.
         let lake = world.lake().await;
         let delta = lake.write_delta(vec![]).await.unwrap();
-        let mut stray = lake.stage(None, &delta, false).await.unwrap().snapshot(None, facts(&world, "java", BTreeMap::new()));
+        let facts = CommitFacts { identifier: COMMIT_IDENTIFIER, ..world.facts("java", "APPEND") };
+        let mut stray = lake.stage(None, &delta, false).await.unwrap().snapshot(None, facts);
         stray.id = 2;
         world.store.put(&format!("{ROOT}/{}", path::snapshot(2)), stray.to_json().unwrap().into()).await.unwrap();
         append_somewhere(&world).await;
         assert_eq!(Service::healthy(&world).round().await.unwrap_err().kind(), Kind::Data);
     });
-}
-
-fn facts(world: &World, user: &str, properties: BTreeMap<String, String>) -> CommitFacts {
-    let identifier = COMMIT_IDENTIFIER;
-    CommitFacts {
-        schema_id: 0,
-        user: user.into(),
-        identifier,
-        kind: "APPEND".into(),
-        time_ms: world.runtime.clock.now_ms(),
-        properties,
-    }
 }
 
 /// A Java-made snapshot with rows `from..to` of bucket 0, which ends at `to`; nobody has recorded it.
@@ -202,8 +191,7 @@ async fn java_made(world: &World, from: i64, to: i64) {
     let newest = lake.snapshot(world.newest().await).await.unwrap();
     let delta = lake.write_delta(entries).await.unwrap();
     let staged = lake.stage(newest.as_ref(), &delta, false).await.unwrap();
-    let snapshot =
-        staged.snapshot(newest.as_ref(), facts(world, COMMIT_USER, BTreeMap::from([("fluss-offsets".to_owned(), offsets)])));
+    let snapshot = staged.snapshot(newest.as_ref(), world.java_facts(&offsets));
     assert_eq!(lake.publish(&snapshot).await.unwrap(), Published::Created);
 }
 
