@@ -11,7 +11,7 @@ use super::{End, connect};
 use crate::catalog;
 use crate::commit::COMMIT_USER;
 use crate::config::Settings;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::mapping::{BucketDrift, bucket_drift};
 use crate::model::{BucketLayout, LakeOffsets, SnapshotId, TableId, TablePath};
 use crate::plan::{Scope, gather, splits};
@@ -70,7 +70,16 @@ pub(super) async fn run(args: &Plan, settings: Settings, runtime: Runtime, outpu
     }
     let mut faults = Vec::new();
     for table in tables {
-        let (report, found) = look(&rounds, &table).await?;
+        let (report, found) = match look(&rounds, &table).await {
+            Ok(looked) => looked,
+            // One of many does not hide the others; a cluster that does not answer answers for none.
+            Err(error) if args.table.is_none() && error.kind() != Kind::Unavailable => {
+                output.talk(&format!("{table}: {}", error.chain()));
+                faults.push((table, error));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         if args.json {
             output.json(&report)?
         } else {

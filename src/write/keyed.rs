@@ -41,9 +41,9 @@ impl Keys {
     pub(super) fn new(schema: &TableSchema, repeated: bool) -> Result<Self> {
         let names = schema.trimmed_primary_keys();
         let place = |name: &String| {
-            let place = schema.fields.iter().position(|field| field.name == *name);
-            let place = place.ok_or_else(|| Error::data(format!("primary key names no column: `{name}`")))?;
-            Ok((place, schema.fields.get(place).map(|field| field.data_type.clone()).unwrap_or(DataType::required(TypeKind::Int))))
+            let found = schema.fields.iter().enumerate().find(|(_, field)| field.name == *name);
+            let (place, field) = found.ok_or_else(|| Error::data(format!("the primary key names no column: `{name}`")))?;
+            Ok((place, field.data_type.clone()))
         };
         let places = names.iter().map(place).collect::<Result<Vec<_>>>()?;
         Ok(Self { order: KeyOrder::new(schema, names, &[])?, places, repeated })

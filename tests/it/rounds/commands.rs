@@ -69,6 +69,27 @@ async fn tables_that_fail_decide_the_exit_code_and_do_not_hinder_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_can_t_be_planned_does_not_hide_the_others() {
+    let stage = Stage::new().await;
+    let broken = stage.table("a_broken", &orders()).await;
+    let fine = stage.table("b_fine", &orders()).await;
+    for path in [&broken, &fine] {
+        stage.append(path, 0..30, "a").await;
+    }
+    assert_eq!(stage.tier().await.len(), 2);
+    let lake = stage.lake(&broken).await;
+    let snapshot = lake.store().local_root().unwrap().join(lake.root()).join("snapshot/snapshot-1");
+    std::fs::write(snapshot, "{").unwrap();
+    let address = stage.address();
+    for plan in [vec!["plan", "--server", &address], vec!["plan", "--server", &address, "demo.a_broken"]] {
+        let planned = run(&plan, None).await;
+        assert_eq!(planned.code, Some(5), "{planned:?}");
+        assert!(planned.stderr.contains("a_broken") && planned.stderr.contains("snapshot-1"), "{planned:?}");
+        assert_eq!(planned.stdout.contains("demo.b_fine: 0 splits"), plan.len() == 3, "{planned:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_is_asked_to_stop_hands_its_table_back() {
     let stage = Stage::new().await;
     let path = stage.table("orders", &orders()).await;
