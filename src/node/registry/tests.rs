@@ -74,7 +74,7 @@ fn every_rejection_of_create_table_has_its_code() {
         (("/bucket_key".into(), json!(["nobody"])), 15),
         (("/bucket_key".into(), json!(["day"])), 15),
         (("/bucket_key".into(), json!(["r"])), 15),
-        (("/schema/primary_key".into(), json!(["id", "day"])), 39),
+        (("/schema/columns/0/agg_function".into(), json!({"type":"sum"})), 39),
         (("/schema/auto_increment_column".into(), json!(["id"])), 39),
         (property("table.nonsense", "1"), 39),
         (property("table.log.ttl", "soon"), 39),
@@ -107,11 +107,47 @@ fn every_rejection_of_create_table_has_its_code() {
         let error = completed(&json).map(|_| ()).unwrap_err();
         assert_eq!(error.code(), Some(code), "{pointer} = {value}: {}", error.chain());
     }
-    let mut json = table_json();
-    json["schema"]["primary_key"] = json!(["id", "day"]);
-    assert!(completed(&json).unwrap_err().to_string().contains("primary-key tables"));
-    json["partition_key"] = json!([]);
     assert!(complete(b"{}", &Limits::default()).is_err());
+}
+
+#[test]
+fn a_primary_key_brings_its_defaults_and_is_checked() {
+    let keyed = |keys: Value, change: &dyn Fn(&mut Value)| {
+        let mut json = table_json();
+        json["schema"]["primary_key"] = keys;
+        json.as_object_mut().unwrap().remove("bucket_key");
+        change(&mut json);
+        completed(&json)
+    };
+    let set = |key: &'static str, value: &'static str| move |json: &mut Value| json["properties"][key] = json!(value);
+    let table = keyed(json!(["id", "day"]), &|_| {}).unwrap();
+    assert_eq!(table.bucket_keys, ["id"], "the primary key without the partition columns");
+    assert_eq!(table.schema.fields.iter().map(|field| field.data_type.nullable).collect::<Vec<_>>(), [false, false, true, true]);
+    assert_eq!(table.properties["table.kv.format-version"], "2");
+    for (key, value) in [("table.delete.behavior", "IGNORE"), ("table.changelog.image", "wal"), ("table.kv.format", "INDEXED")] {
+        keyed(json!(["id", "day"]), &set(key, value)).unwrap();
+    }
+    let several = keyed(json!(["id", "day", "amount"]), &|json| json["bucket_key"] = json!(["amount"])).unwrap();
+    assert_eq!(several.bucket_keys, ["amount"]);
+    let refused: Vec<(Result<TableDescriptor>, i32)> = vec![
+        (keyed(json!(["id"]), &|_| {}), 15),
+        (keyed(json!(["day"]), &|_| {}), 15),
+        (keyed(json!(["id", "day", "id"]), &|_| {}), 15),
+        (keyed(json!(["id", "day", "r"]), &|_| {}), 15),
+        (keyed(json!(["id", "day", "nobody"]), &|_| {}), 15),
+        (keyed(json!(["id", "day"]), &|json| json["bucket_key"] = json!(["amount"])), 15),
+        (keyed(json!(["id", "day"]), &|json| json["schema"]["auto_increment_column"] = json!(["id"])), 39),
+        (keyed(json!(["id", "day"]), &set("table.merge-engine", "versioned")), 39),
+        (keyed(json!(["id", "day"]), &set("table.kv.ttl", "1h")), 39),
+        (keyed(json!(["id", "day"]), &set("table.kv.format-version", "3")), 39),
+        (keyed(json!(["id", "day"]), &set("table.kv.value-layout-version", "2")), 39),
+        (keyed(json!(["id", "day"]), &set("table.log.format", "COMPACTED")), 39),
+        (keyed(json!(["id", "day"]), &set("table.delete.behavior", "MAYBE")), 39),
+        (keyed(json!(["id", "day"]), &set("table.changelog.image", "PARTIAL")), 39),
+    ];
+    for (index, (outcome, code)) in refused.into_iter().enumerate() {
+        assert_eq!(outcome.unwrap_err().code(), Some(code), "case {index}");
+    }
 }
 
 #[test]

@@ -29,6 +29,10 @@ impl Default for Limits {
     }
 }
 
+const DELETE_BEHAVIOR: &str = "table.delete.behavior";
+const KV_FORMAT_VERSION: &str = "table.kv.format-version";
+/// Newest way to encode keys; what new tables get (S3.5).
+const KV_FORMAT_VERSION_MAX: i32 = 2;
 const HISTORICAL_PARTITION: &str = "table.datalake.historical-partition.enabled";
 /// Columns that Fluss itself adds somewhere.
 const RESERVED_COLUMNS: [&str; 6] = ["__offset", "__timestamp", "__bucket", "_change_type", "_log_offset", "_commit_timestamp"];
@@ -63,6 +67,7 @@ fn refused(message: impl std::fmt::Display) -> Error {
 pub fn complete(table_json: &[u8], limits: &Limits) -> Result<TableDescriptor> {
     let mut table = table_from_json(table_json, SchemaId(1)).map_err(|error| invalid(error.chain()))?;
     table.bucket_count.get_or_insert(1);
+    complete_primary_key(&mut table);
     let defaults = [("table.replication.factor", "1"), ("table.datalake.format", "paimon")];
     for (key, value) in defaults {
         table.properties.entry(key.to_owned()).or_insert_with(|| value.to_owned());
@@ -72,25 +77,44 @@ pub fn complete(table_json: &[u8], limits: &Limits) -> Result<TableDescriptor> {
     Ok(table)
 }
 
+/// What a primary key brings along: its columns are NOT NULL, and keys say the bucket unless others are named.
+fn complete_primary_key(table: &mut TableDescriptor) {
+    let key = &table.schema.primary_key;
+    if key.is_empty() {
+        return;
+    }
+    for field in table.schema.fields.iter_mut().filter(|field| key.contains(&field.name)) {
+        field.data_type.nullable = false;
+    }
+    if table.bucket_keys.is_empty() {
+        table.bucket_keys = key.iter().filter(|name| !table.partition_keys.contains(name)).cloned().collect();
+    }
+    table.properties.entry(KV_FORMAT_VERSION.to_owned()).or_insert_with(|| KV_FORMAT_VERSION_MAX.to_string());
+}
+
 fn refuse_later_features(table_json: &[u8], table: &TableDescriptor) -> Result<()> {
     let later = |what: &str| Err(refused(format!("this server does not support {what} yet")));
-    if !table.schema.primary_key.is_empty() {
-        return later("primary-key tables");
-    }
     let raw: Value = serde_json::from_slice(table_json).unwrap_or_default();
     let schema = raw.get("schema");
     let has = |value: Option<&Value>| value.is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()));
     if has(schema.and_then(|schema| schema.get("auto_increment_column"))) {
         return later("auto-increment columns");
     }
+    let columns = schema.and_then(|schema| schema.get("columns")).and_then(Value::as_array);
+    if columns.into_iter().flatten().any(|column| column.get("agg_function").is_some_and(|function| !function.is_null())) {
+        return later("aggregate functions");
+    }
     for (key, what) in [
         ("table.merge-engine", "merge engines"),
-        ("table.delete.behavior", "delete behaviour on log tables"),
         ("table.kv.ttl", "row time-to-live"),
+        ("table.kv.ttl.time-column", "row time-to-live"),
     ] {
         if table.properties.contains_key(key) {
-            return later(what);
+            return later(&format!("{what} (`{key}`)"));
         }
+    }
+    if int(&table.properties, "table.kv.value-layout-version").is_some_and(|layout| layout != 1) {
+        return later("value layouts other than 1 (`table.kv.value-layout-version`)");
     }
     match table.properties.get("table.log.format").map(|format| format.to_ascii_uppercase()).as_deref() {
         Some("INDEXED") => return later("log format INDEXED"),
@@ -118,6 +142,7 @@ fn check(table: &TableDescriptor, limits: &Limits) -> Result<()> {
         );
     }
     check_numbers(&table.properties)?;
+    check_key_options(table)?;
     let is_date = |key: &str| table.schema.fields.iter().any(|field| field.name == key && field.data_type.kind == TypeKind::Date);
     AutoPartition::of(&table.properties, &table.partition_keys, is_date)?;
     for column in table.properties.get("table.statistics.columns").into_iter().flat_map(|list| list.split(',')) {
@@ -181,7 +206,39 @@ fn check_keys(table: &TableDescriptor) -> Result<()> {
             return Err(invalid(format!("bucket key `{name}` is a partition key")));
         }
     }
+    let key = &table.schema.primary_key;
+    if key.is_empty() {
+        return Ok(());
+    }
+    unique(key, "primary key column")?;
+    for name in key {
+        if column(name, "primary key column")?.data_type.kind.is_nested() {
+            return Err(invalid(format!("primary key column `{name}` is ARRAY, MAP or ROW")));
+        }
+    }
+    for (names, what) in [(&table.partition_keys, "partition key"), (&table.bucket_keys, "bucket key")] {
+        if let Some(name) = names.iter().find(|name| !key.contains(name)) {
+            return Err(invalid(format!("{what} `{name}` is not of the primary key {key:?}")));
+        }
+    }
+    if key.iter().all(|name| table.partition_keys.contains(name)) {
+        return Err(invalid(format!("primary key {key:?} has no column beside the partition keys")));
+    }
     Ok(())
+}
+
+/// Options of primary-key tables.
+fn check_key_options(table: &TableDescriptor) -> Result<()> {
+    let keyed = !table.schema.primary_key.is_empty();
+    if !keyed && table.properties.contains_key(DELETE_BEHAVIOR) {
+        return Err(refused(format!("`{DELETE_BEHAVIOR}` is for tables with a primary key")));
+    }
+    match int(&table.properties, KV_FORMAT_VERSION) {
+        Some(version) if keyed && !(1..=KV_FORMAT_VERSION_MAX).contains(&version) => {
+            Err(refused(format!("`{KV_FORMAT_VERSION}` is `{version}`, allowed is 1 to {KV_FORMAT_VERSION_MAX}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_numbers(properties: &BTreeMap<String, String>) -> Result<()> {

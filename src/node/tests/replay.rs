@@ -175,11 +175,7 @@ async fn recorded_requests_of_official_clients_are_answered_as_the_real_server_d
         if primary_key {
             assert!(!matches!(found, ResponseFrame::Failure(_)), "{label}: answered, and not with a closed connection");
             if api.starts_with("CREATE_TABLE") {
-                let ResponseFrame::Error { error, .. } = found else { panic!("{label}") };
-                assert_eq!(error.error_code, 39);
-                assert!(error.error_message.unwrap().contains("primary-key tables"));
-                // Later requests name ids: take the one that this table had.
-                stage.make("instead", &[]).await;
+                assert!(matches!(found, ResponseFrame::Success { .. }), "{label}: {found:?}");
             }
             continue;
         }
