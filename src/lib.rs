@@ -21,7 +21,7 @@
 //!
 //! Cluster and lake are behind [`source`] and [`lake`]; their formats are pure modules, [`fluss`] and [`paimon`], joined by
 //! [`mapping`]. [`node`] is a Fluss server in one process, [`client`] the client half of the protocol, [`catalog`] keeps the lake's tables
-//! like Fluss's. Time, chance, memory, threads and fail points come from [`runtime`], so that a whole round runs in a simulation.
+//! like Fluss's, [`audit`] looks at both from outside. Time, chance, memory, threads and fail points come from [`runtime`], so that a whole round runs in a simulation.
 //!
 //! Read the modules in the order below: it is the order of the flow (docs/architecture.md 2 and 3).
 
@@ -42,6 +42,7 @@ pub mod write;
 pub mod commit;
 pub mod round;
 pub mod client;
+pub mod audit;
 pub mod node;
 pub mod config;
 pub mod daemon;

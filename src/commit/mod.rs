@@ -29,6 +29,7 @@ mod recover;
 mod recovery;
 mod rules;
 mod seen;
+mod told;
 #[cfg(test)]
 mod testing;
 
@@ -46,6 +47,7 @@ pub use recover::recover;
 #[doc(hidden)]
 pub use rules::Rule;
 pub use seen::{COMMIT_IDENTIFIER, COMMIT_USER};
+pub use told::Statement;
 
 /// Bounds of the commit stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

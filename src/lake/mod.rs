@@ -25,7 +25,7 @@ use crate::storage::{self, Created, Store, StoreOptions};
 
 pub use admin::{SchemaChange, Warehouse};
 pub use live::{LivePartition, PartitionFilter};
-pub use rows::MergeReader;
+pub use rows::{FileReader, FileRows, MergeReader};
 pub use stage::{CommitFacts, Delta, Staged};
 
 /// Objects of a table that are read at once.

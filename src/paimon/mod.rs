@@ -16,6 +16,7 @@ mod schema;
 mod snapshot;
 pub mod stats;
 mod types;
+mod values;
 
 pub use arrow::{lake_arrow_field, lake_arrow_schema};
 pub use binary_row::{RowWriter, bucket_of_hash, murmur_hash};
@@ -23,3 +24,4 @@ pub use key_order::KeyOrder;
 pub use meta::{BinaryRow, DataFile, EntryKind, ManifestEntry, ManifestFile, SimpleStats, Snapshot, TableSchema};
 pub use options::TableOptions;
 pub use types::{number_nested, parse_type, type_json, type_text};
+pub use values::{HashedBy, RowBuckets, compare_values, value_at};

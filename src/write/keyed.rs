@@ -2,11 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{
-    Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType,
-    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-};
 use arrow_array::{Array, ArrayRef, Int8Array, Int64Array, RecordBatch};
 use arrow_row::Rows;
 use arrow_select::interleave::interleave;
@@ -15,8 +10,8 @@ use super::WriteContext;
 use super::buffer::size_of_rows;
 use super::files::{Files, Marks, RowGroup};
 use crate::error::{Error, Result};
-use crate::model::{ChangeKind, DataType, Datum, TypeKind};
-use crate::paimon::{BinaryRow, KeyOrder, TableSchema};
+use crate::model::{ChangeKind, DataType};
+use crate::paimon::{BinaryRow, KeyOrder, TableSchema, value_at};
 use crate::runtime::Permit;
 
 /// Arrow bytes that wait before they become files of their own: more make fewer sorted runs, which readers have to merge.
@@ -55,7 +50,7 @@ impl Keys {
 
     fn key(&self, columns: &[ArrayRef], row: usize) -> Result<BinaryRow> {
         let types: Vec<DataType> = self.places.iter().map(|(_, data_type)| data_type.clone()).collect();
-        let value = |(column, data_type): (&ArrayRef, &DataType)| datum(column, &data_type.kind, row);
+        let value = |(column, data_type): (&ArrayRef, &DataType)| value_at(column, &data_type.kind, row);
         BinaryRow::write(&columns.iter().zip(&types).map(value).collect::<Result<Vec<_>>>()?, &types)
     }
 }
@@ -263,47 +258,4 @@ fn gather(
     let system: [ArrayRef; 2] = [Arc::new(sequences), Arc::new(kinds)];
     let all = repeated.into_iter().chain(system).chain(columns).collect();
     Ok((RecordBatch::try_new(Arc::clone(arrow), all).map_err(fault)?, marks))
-}
-
-/// One value of a column in the lake's Arrow type.
-fn datum(column: &ArrayRef, kind: &TypeKind, row: usize) -> Result<Option<Datum>> {
-    if row >= column.len() || column.is_null(row) {
-        return Ok(None);
-    }
-    let wrong = || Error::internal(format!("a key column of type {kind:?} comes as `{}`", column.data_type()));
-    macro_rules! value {
-        ($type:ty) => {
-            column.as_primitive_opt::<$type>().ok_or_else(wrong)?.value(row)
-        };
-    }
-    Ok(Some(match kind {
-        TypeKind::Boolean => Datum::Boolean(column.as_boolean_opt().ok_or_else(wrong)?.value(row)),
-        TypeKind::TinyInt => Datum::TinyInt(value!(Int8Type)),
-        TypeKind::SmallInt => Datum::SmallInt(value!(Int16Type)),
-        TypeKind::Int => Datum::Int(value!(Int32Type)),
-        TypeKind::BigInt => Datum::BigInt(value!(Int64Type)),
-        TypeKind::Float => Datum::Float(value!(Float32Type)),
-        TypeKind::Double => Datum::Double(value!(Float64Type)),
-        TypeKind::Decimal { precision, scale } => {
-            Datum::Decimal { unscaled: value!(Decimal128Type), precision: *precision, scale: *scale }
-        }
-        TypeKind::Char { .. } | TypeKind::VarChar { .. } | TypeKind::String => {
-            Datum::String(column.as_string_opt::<i32>().ok_or_else(wrong)?.value(row).to_owned())
-        }
-        TypeKind::Binary { .. } | TypeKind::VarBinary { .. } | TypeKind::Bytes => {
-            Datum::Bytes(column.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row).to_vec())
-        }
-        TypeKind::Date => Datum::Date(value!(Date32Type)),
-        TypeKind::Time { .. } => Datum::Time(value!(Time32MillisecondType)),
-        TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } => {
-            let (value, per_milli) = match precision {
-                0..=3 => (value!(TimestampMillisecondType), 1),
-                4..=6 => (value!(TimestampMicrosecondType), 1_000),
-                _ => (value!(TimestampNanosecondType), 1_000_000),
-            };
-            let nanos = value.rem_euclid(per_milli) * (1_000_000 / per_milli);
-            Datum::Timestamp { millis: value.div_euclid(per_milli), nanos: i32::try_from(nanos).unwrap_or(0) }
-        }
-        TypeKind::Array(_) | TypeKind::Multiset(_) | TypeKind::Map(..) | TypeKind::Row(_) => return Err(wrong()),
-    }))
 }

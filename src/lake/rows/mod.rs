@@ -1,5 +1,6 @@
 //! Reading rows back, for checks: quickstart, tests, audits. Not a query engine: files are read whole, columns are all that is pruned.
 
+mod file;
 mod merge;
 mod run;
 
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
+pub use self::file::{FileReader, FileRows};
 pub use self::merge::MergeReader;
 use super::{LakeTable, PartitionFilter};
 use crate::error::{Error, Result};

@@ -16,10 +16,10 @@ use super::{Column, arrow_fault, check_rows, open, shape};
 use crate::error::{Error, Result};
 use crate::lake::LakeTable;
 use crate::model::Datum;
-use crate::paimon::{KeyOrder, ManifestEntry, TableSchema};
+use crate::paimon::{KeyOrder, ManifestEntry, TableSchema, compare_values};
 
-const SEQUENCE: &str = "_SEQUENCE_NUMBER";
-const KIND: &str = "_VALUE_KIND";
+pub(super) const SEQUENCE: &str = "_SEQUENCE_NUMBER";
+pub(super) const KIND: &str = "_VALUE_KIND";
 
 /// How rows of a table are compared: by key, then by what decides between versions.
 #[derive(Debug)]
@@ -192,32 +192,8 @@ pub(super) fn runs_of(files: Vec<RunFile>) -> Result<Vec<Run>> {
 
 fn compare_keys(one: &[Option<Datum>], other: &[Option<Datum>]) -> Ordering {
     let compare = |(one, other): (&Option<Datum>, &Option<Datum>)| match (one, other) {
-        (Some(one), Some(other)) => compare(one, other),
+        (Some(one), Some(other)) => compare_values(one, other),
         (one, other) => one.is_some().cmp(&other.is_some()),
     };
     one.iter().zip(other).map(compare).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
-}
-
-/// Order of key values (P7.4). Values of different types do not meet: the types of a key never change.
-fn compare(one: &Datum, other: &Datum) -> Ordering {
-    let floats = |one: f64, other: f64| match (one.is_nan(), other.is_nan()) {
-        (false, false) => one.total_cmp(&other),
-        (one, other) => one.cmp(&other),
-    };
-    match (one, other) {
-        (Datum::Boolean(one), Datum::Boolean(other)) => one.cmp(other),
-        (Datum::TinyInt(one), Datum::TinyInt(other)) => one.cmp(other),
-        (Datum::SmallInt(one), Datum::SmallInt(other)) => one.cmp(other),
-        (Datum::Int(one), Datum::Int(other)) | (Datum::Date(one), Datum::Date(other)) | (Datum::Time(one), Datum::Time(other)) => {
-            one.cmp(other)
-        }
-        (Datum::BigInt(one), Datum::BigInt(other)) => one.cmp(other),
-        (Datum::Float(one), Datum::Float(other)) => floats(f64::from(*one), f64::from(*other)),
-        (Datum::Double(one), Datum::Double(other)) => floats(*one, *other),
-        (Datum::Decimal { unscaled: one, .. }, Datum::Decimal { unscaled: other, .. }) => one.cmp(other),
-        (Datum::String(one), Datum::String(other)) => one.cmp(other),
-        (Datum::Bytes(one), Datum::Bytes(other)) => one.cmp(other),
-        (Datum::Timestamp { millis: one, nanos: a }, Datum::Timestamp { millis: other, nanos: b }) => (one, a).cmp(&(other, b)),
-        _ => Ordering::Equal,
-    }
 }
