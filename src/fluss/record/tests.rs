@@ -11,6 +11,7 @@ use super::*;
 use crate::model::{BucketId, ChangeKind, DataType, Datum, Field, LogBatch, Schema, SchemaId, TableBucket, TableId, TypeKind};
 
 mod nested;
+mod row_writer;
 
 const BUCKET: TableBucket = TableBucket { table: TableId(1), partition: None, bucket: BucketId(0) };
 
