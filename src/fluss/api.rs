@@ -83,6 +83,8 @@ keys! {
     GetMetadata = 1012, 0..=0, MetadataRequest => MetadataResponse;
     ProduceLog = 1014, 0..=1, ProduceLogRequest => ProduceLogResponse;
     FetchLog = 1015, 0..=0, FetchLogRequest => FetchLogResponse;
+    PutKv = 1016, 0..=3, PutKvRequest => PutKvResponse;
+    Lookup = 1017, 0..=1, LookupRequest => LookupResponse;
     ListOffsets = 1021, 0..=0, ListOffsetsRequest => ListOffsetsResponse;
     GetLatestKvSnapshots = 1023, 0..=0, GetLatestKvSnapshotsRequest => GetLatestKvSnapshotsResponse;
     GetKvSnapshotMetadata = 1024, 0..=1, GetKvSnapshotMetadataRequest => GetKvSnapshotMetadataResponse;
@@ -91,6 +93,7 @@ keys! {
     CommitLakeTableSnapshot = 1030, 0..=0, CommitLakeTableSnapshotRequest => CommitLakeTableSnapshotResponse;
     GetLakeSnapshot = 1032, 0..=0, GetLakeSnapshotRequest => GetLakeSnapshotResponse;
     LimitScan = 1033, 0..=0, LimitScanRequest => LimitScanResponse;
+    PrefixLookup = 1034, 0..=1, PrefixLookupRequest => PrefixLookupResponse;
     GetDatabaseInfo = 1035, 0..=0, GetDatabaseInfoRequest => GetDatabaseInfoResponse;
     CreatePartition = 1036, 0..=0, CreatePartitionRequest => CreatePartitionResponse;
     DropPartition = 1037, 0..=0, DropPartitionRequest => DropPartitionResponse;
@@ -101,6 +104,7 @@ keys! {
     PrepareLakeTableSnapshot = 1052, 0..=0, PrepareLakeTableSnapshotRequest => PrepareLakeTableSnapshotResponse;
     GetTableStats = 1059, 0..=0, GetTableStatsRequest => GetTableStatsResponse;
     AlterDatabase = 1060, 0..=0, AlterDatabaseRequest => AlterDatabaseResponse;
+    ScanKv = 1061, 0..=0, ScanKvRequest => ScanKvResponse;
     ListRemoteLogManifests = 1063, 0..=0, ListRemoteLogManifestsRequest => ListRemoteLogManifestsResponse;
     ListKvSnapshots = 1064, 0..=0, ListKvSnapshotsRequest => ListKvSnapshotsResponse;
 }

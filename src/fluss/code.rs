@@ -126,7 +126,7 @@ impl Code {
     #[must_use]
     pub const fn class(self) -> Class {
         match self.0 {
-            3 | 9 | 10 | 11 | 14 | 25 | 26 | 28 | 29 | 51 | 70 | 72 | 73 => Class::Retriable,
+            3 | 9 | 10 | 11 | 14 | 25 | 26 | 28 | 29 | 51 | 69 | 70 | 72 | 73 => Class::Retriable,
             1 | 12 | 21 | 24 | 44 => Class::RefreshMetadata,
             65 => Class::RefreshCoordinator,
             23 | 41 | 50 | 74 => Class::Stale,
@@ -141,6 +141,8 @@ impl Code {
             // -1 is what a starting coordinator says, and what servers say about anything unforeseen.
             (Class::Retriable | Class::RefreshMetadata | Class::RefreshCoordinator, _) | (_, -1) => Kind::Unavailable,
             (Class::Stale, _) => Kind::Stale,
+            // A scan that is lost: again from its beginning (F5.7).
+            (_, 66..=68) => Kind::Unavailable,
             (_, 2) => Kind::Unsupported,
             (_, 19) => Kind::Data,
             _ => Kind::Invalid,

@@ -20,5 +20,5 @@ pub use ids::{
 pub use layout::{BucketLayout, LayoutOrigin};
 pub use offsets::{BUCKET_ID_MAX, BucketKey, LakeOffsets, OffsetsFile};
 pub use summary::{BucketProgress, PartitionSummary, RoundOutcome, RoundSummary};
-pub use table::{Partition, Split, StartOffset, TableInfo, parse_duration_ms};
+pub use table::{Partition, Split, SplitKind, StartOffset, TableInfo, parse_duration_ms};
 pub use types::{DataType, Datum, Field, NESTED_DEPTH_MAX, Schema, TypeKind, number_fields, visit_fields};

@@ -174,7 +174,19 @@ pub enum StartOffset {
     At(i64),
 }
 
-/// One bucket's work in one round: an offset range (F4.1).
+/// What a split reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SplitKind {
+    /// Log records from `start` to `stop_offset`.
+    #[default]
+    Log,
+    /// The whole state of a primary-key bucket (F5.7): `start` says nothing, `stop_offset` is the end of the log when it was planned.
+    /// The state itself names the offset at which the log goes on. Never cut short (F1.5).
+    State,
+}
+
+/// One bucket's work in one round: an offset range, or the bucket's state (F4.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
     /// The bucket.
@@ -187,6 +199,8 @@ pub struct Split {
     pub start: StartOffset,
     /// Exclusive end.
     pub stop_offset: i64,
+    /// What is read.
+    pub kind: SplitKind,
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::model::{BucketId, BucketKey, BucketLayout, LakeOffsets, Partition, PartitionId, Split, StartOffset, TableBucket};
+use crate::model::{
+    BucketId, BucketKey, BucketLayout, LakeOffsets, Partition, PartitionId, Split, SplitKind, StartOffset, TableBucket,
+};
 
 pub use facts::{Facts, PartitionFacts, gather};
 pub use support::{LakePlace, check_table, lake_place};
@@ -121,7 +123,7 @@ pub fn splits(facts: &Facts, base: &LakeOffsets, scope: &Scope) -> Plan {
                     if from < stop_offset {
                         planned.splits += 1;
                         let partition = found.partition.clone();
-                        plan.splits.push(Split { bucket, partition, layout: found.layout, start, stop_offset });
+                        plan.splits.push(Split { bucket, partition, layout: found.layout, start, stop_offset, kind: SplitKind::Log });
                     }
                 }
                 Verdict::Gap { tiered, log_start } => plan.faults.push(

@@ -1,5 +1,5 @@
 //! A split → a bounded stream of decoded batches, in offset order, that ends exactly at its stop offset (F5.1), or earlier at
-//! the end of a batch where the round's limits cut it.
+//! the end of a batch where the round's limits cut it. A state split gives all rows of its bucket as inserts (`state`).
 //!
 //! Owns what is fetched when and how much of it is in memory: buckets that one server leads share requests (`lane`), no
 //! permit means no fetch, the next range is fetched while the previous one decodes on the encoder threads. Records that have left
@@ -8,6 +8,7 @@
 
 mod cut;
 mod lane;
+mod state;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use crate::error::{Error, Result};
-use crate::model::{LogBatch, Split, StartOffset, TableBucket, TableInfo};
+use crate::model::{LogBatch, Split, SplitKind, StartOffset, TableBucket, TableInfo};
 use crate::runtime::{Permit, Runtime};
 use crate::source::{FetchBucket, RemoteLog, RemoteRead, TableScan};
 pub use cut::Cut;
@@ -66,9 +67,9 @@ const EXPANSION: usize = 4;
 /// Some consecutive records of a split.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Batches with rows, in offset order; none when only empty batches were read.
+    /// Batches with rows, in offset order; none when only empty batches were read. Of a state: batches without offset (−1), all inserts.
     pub batches: Vec<LogBatch>,
-    /// Exclusive end: everything before it was delivered.
+    /// Exclusive end: everything before it was delivered. Of a state: where the log goes on, once the stream has ended.
     pub end_offset: i64,
     /// Bytes that were fetched for it.
     pub fetched_bytes: usize,
@@ -80,6 +81,7 @@ pub struct Chunk {
 #[derive(Debug)]
 pub struct Reader {
     remote: Remote,
+    states: Arc<Semaphore>,
     lanes: Vec<Lane>,
     lane_of: BTreeMap<TableBucket, usize>,
     options: Options,
@@ -104,7 +106,8 @@ impl Reader {
         let groups = scan.lanes(&table, &buckets).await?;
         let slots = Arc::new(Semaphore::new(options.remote_max.max(1)));
         let remote = Remote { scan: Arc::clone(&scan), table: Arc::clone(&table), slots };
-        let mut reader = Self { remote, lanes: Vec::new(), lane_of: BTreeMap::new(), options, cut, runtime };
+        let states = Arc::new(Semaphore::new(state::STATES_MAX));
+        let mut reader = Self { remote, states, lanes: Vec::new(), lane_of: BTreeMap::new(), options, cut, runtime };
         for group in groups {
             reader.lane_of.extend(group.iter().map(|bucket| (*bucket, reader.lanes.len())));
             reader.lanes.push(Lane::start(Arc::clone(&scan), Arc::clone(&table), options, reader.runtime.clone()));
@@ -125,9 +128,14 @@ impl Reader {
         // One chunk waits here while the next decodes and the one after is fetched.
         let (sender, chunks) = mpsc::channel(1);
         let (remote, cut, runtime) = (self.remote.clone(), self.cut.clone(), self.runtime.clone());
-        let pump = Pump { split: split.clone(), lane: lane.clone(), remote, options: self.options, cut, runtime };
+        let states = Arc::clone(&self.states);
+        let pump = Arc::new(Pump { split: split.clone(), lane: lane.clone(), remote, states, options: self.options, cut, runtime });
         let task = tokio::spawn(async move {
-            if let Err(error) = Arc::new(pump).run(&sender).await {
+            let read = match pump.split.kind {
+                SplitKind::Log => pump.run(&sender).await,
+                SplitKind::State => pump.run_state(&sender).await,
+            };
+            if let Err(error) = read {
                 // Nobody listening: the round has failed elsewhere.
                 drop(sender.send(Err(error)).await);
             }
@@ -148,7 +156,8 @@ impl SplitStream {
     /// dropped while it waits.
     ///
     /// # Errors
-    /// `Unavailable` when the bucket makes no progress; `Stale` and `Data` as [`TableScan::fetch`] and decoding say.
+    /// `Unavailable` when the bucket makes no progress, or a state scan is lost ([`is_state_lost`](crate::source::is_state_lost));
+    /// `Stale` and `Data` as [`TableScan::fetch`] and decoding say.
     /// After an error nothing comes.
     pub async fn next(&mut self) -> Result<Option<Chunk>> {
         self.chunks.recv().await.transpose()
@@ -174,6 +183,8 @@ struct Pump {
     split: Split,
     lane: Lane,
     remote: Remote,
+    /// Places for state scans.
+    states: Arc<Semaphore>,
     options: Options,
     cut: Cut,
     runtime: Runtime,
@@ -308,7 +319,7 @@ impl Pump {
     async fn decode(self: Arc<Self>, range: Range) -> Result<Chunk> {
         let Range { slice: Slice { log, mut permit }, from, end } = range;
         let fetched_bytes = log.len();
-        self.fit(&mut permit, fetched_bytes.saturating_add(log.decoded_bytes(from, end)?));
+        fit(&self.runtime, &mut permit, fetched_bytes.saturating_add(log.decoded_bytes(from, end)?));
         let decoded = self.runtime.encoders.run(move || log.decode(from, end)).await??;
         if decoded.next_offset != end {
             return Err(Error::data(format!(
@@ -317,20 +328,20 @@ impl Pump {
             )));
         }
         let rows = decoded.batches.iter().map(|batch| batch.rows.get_array_memory_size());
-        self.fit(&mut permit, rows.sum());
+        fit(&self.runtime, &mut permit, rows.sum());
         Ok(Chunk { batches: decoded.batches, end_offset: end, fetched_bytes, permit })
     }
+}
 
-    /// Makes the permit as large as what it stands for. Waiting for more with a permit in hand could wait for itself, so
-    /// what is not free now is not waited for: the next fetch is.
-    fn fit(&self, permit: &mut Permit, bytes: usize) {
-        permit.shrink(bytes);
-        let missing = bytes.saturating_sub(permit.bytes());
-        if missing > 0
-            && let Some(more) = self.runtime.budget.try_acquire(missing)
-        {
-            permit.merge(more);
-        }
+/// Makes the permit as large as what it stands for. Waiting for more with a permit in hand could wait for itself, so
+/// what is not free now is not waited for: the next fetch is.
+fn fit(runtime: &Runtime, permit: &mut Permit, bytes: usize) {
+    permit.shrink(bytes);
+    let missing = bytes.saturating_sub(permit.bytes());
+    if missing > 0
+        && let Some(more) = runtime.budget.try_acquire(missing)
+    {
+        permit.merge(more);
     }
 }
 

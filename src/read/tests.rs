@@ -9,9 +9,11 @@ use super::*;
 use crate::error::Kind;
 use crate::fluss::record::arrow_schema;
 use crate::fluss::table_json::TableDescriptor;
-use crate::model::{BucketId, BucketLayout, DataType, Field, LayoutOrigin, Partition, Schema, SchemaId, TablePath, TypeKind};
+use crate::model::{
+    BucketId, BucketLayout, DataType, Field, LayoutOrigin, Partition, Schema, SchemaId, SplitKind, TablePath, TypeKind,
+};
 use crate::source::memory::{Fault, Faults, MemoryCluster};
-use crate::source::{FetchRequest, FetchedBucket};
+use crate::source::{FetchRequest, FetchedBucket, StateRequest, StateScan};
 
 const LAYOUT: BucketLayout = BucketLayout { count: 3, origin: LayoutOrigin::Own };
 
@@ -51,7 +53,7 @@ impl World {
     }
 
     fn split(&self, bucket: i32, start: StartOffset, stop_offset: i64) -> Split {
-        Split { bucket: self.bucket(bucket), partition: None, layout: LAYOUT, start, stop_offset }
+        Split { bucket: self.bucket(bucket), partition: None, layout: LAYOUT, start, stop_offset, kind: SplitKind::Log }
     }
 
     async fn reader(&self, splits: &[Split], options: Options) -> Reader {
@@ -338,6 +340,14 @@ impl TableScan for Asked {
     async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedBucket>> {
         self.0.lock().unwrap().push(request.buckets.iter().map(|bucket| i64::from(bucket.bytes_max)).sum());
         Err(Error::unavailable("no"))
+    }
+
+    async fn serves_states(&self) -> Result<bool> {
+        unreachable!()
+    }
+
+    async fn open_state(&self, _: StateRequest) -> Result<Box<dyn StateScan>> {
+        unreachable!()
     }
 
     fn forget(&self, _: &TablePath) {}

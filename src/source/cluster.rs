@@ -11,7 +11,7 @@ use futures::future::FutureExt;
 
 use super::{
     Assignment, Assignments, FetchBucket, FetchRequest, FetchedBucket, Heartbeat, HeartbeatFault, HeartbeatReply, Held, LakeLedger,
-    LedgerEntry, LedgerRecord, LedgerState, LogSlice, RemoteLog, RemoteSegment, TableScan, remote,
+    LedgerEntry, LedgerRecord, LedgerState, LogSlice, RemoteLog, RemoteSegment, StateRequest, StateScan, TableScan, remote,
 };
 use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::{Answers, Cluster};
@@ -27,6 +27,8 @@ use crate::model::{
     BucketId, BucketKey, BucketLayout, CoordinatorEpoch, LakeOffsets, Partition, PartitionId, Schema, SchemaId, SnapshotId,
     StartOffset, TableBucket, TableId, TableInfo, TablePath, TieringEpoch,
 };
+
+mod states;
 
 /// A cluster over the wire. Clones share its connections.
 #[derive(Debug, Clone)]
@@ -160,6 +162,14 @@ impl TableScan for ClusterSource {
             .await
             .map_err(gone_is_stale)?;
         Ok(fetched.into_values().collect())
+    }
+
+    async fn serves_states(&self) -> Result<bool> {
+        self.offers_states().await
+    }
+
+    async fn open_state(&self, request: StateRequest) -> Result<Box<dyn StateScan>> {
+        self.open_session(request).await
     }
 
     fn forget(&self, path: &TablePath) {

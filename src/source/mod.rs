@@ -185,6 +185,20 @@ pub trait TableScan: Send + Sync {
     /// of range (19); `Unavailable`.
     async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedBucket>>;
 
+    /// Whether the servers serve states (ScanKv). The answer is the cluster's, not a table's.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn serves_states(&self) -> Result<bool>;
+
+    /// Opens a scan of the whole state of a primary-key bucket and fetches its first values. Leader changes and full servers (69) are
+    /// waited for inside.
+    ///
+    /// # Errors
+    /// `Unsupported` when the server has no ScanKv; `Stale` as [`TableScan::fetch`]; `Invalid` (20) when the table has no primary key;
+    /// `Data`; `Unavailable`.
+    async fn open_state(&self, request: StateRequest) -> Result<Box<dyn StateScan>>;
+
     /// Bytes `start..end` (exclusive) of a file of the remote log, fewer when it is shorter; `None` when it is not there.
     ///
     /// # Errors
@@ -286,7 +300,9 @@ pub mod memory;
 mod lease;
 mod remote;
 mod slice;
+mod state;
 
 pub use lease::{LEASE_TRUSTED, Lease};
 pub use remote::{RemoteLog, RemoteRead, RemoteSegment};
 pub use slice::{Decoded, LogSlice};
+pub use state::{STATE_BYTES_MAX, StateRequest, StateScan, StateSlice, is_state_lost};

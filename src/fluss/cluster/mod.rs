@@ -215,16 +215,38 @@ impl Cluster {
     }
 
     async fn tablet_once<R: Request>(&self, request: &R) -> Result<R::Response> {
+        self.tablet_connection().await?.call(request).await
+    }
+
+    async fn tablet_connection(&self) -> Result<Connection> {
         let mut servers: Vec<Server> = self.metadata().tablets.values().cloned().collect();
         self.0.runtime.rng.shuffle(&mut servers);
         let mut last = Code::LEADER_NOT_AVAILABLE.error("the cluster names no tablet server");
         for server in servers {
             match self.0.pool.get(Some(ServerType::Tablet), &server.address).await {
-                Ok(connection) => return connection.call(request).await,
+                Ok(connection) => return Ok(connection),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// The version that a tablet server, whichever answers, gets requests of `key` in.
+    ///
+    /// # Errors
+    /// `Unsupported` with code 2 when there is no common one; `Unavailable`.
+    pub async fn tablet_version(&self, key: ApiKey) -> Result<i16> {
+        let mut retry = self.retry(format!("versions of `{key}`"));
+        loop {
+            match self.tablet_connection().await.and_then(|connection| connection.version(key)) {
+                Ok(version) => return Ok(version),
+                Err(error) => {
+                    retry.after(error).await?;
+                    // What fails here fails again with the attempt, which tells more.
+                    drop(self.refresh_servers().await);
+                }
+            }
+        }
     }
 
     /// Asks tablet server `id` (from [`Cluster::locate`]), once.

@@ -516,6 +516,204 @@ pub struct PbProduceLogRespForBucket {
     #[prost(string, optional, tag = "6")]
     pub original_partition_name: ::core::option::Option<::prost::alloc::string::String>,
 }
+// Primary-key tables
+
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutKvRequest {
+    #[prost(int32, required, tag = "1")]
+    pub acks: i32,
+    #[prost(int64, required, tag = "2")]
+    pub table_id: i64,
+    #[prost(int32, required, tag = "3")]
+    pub timeout_ms: i32,
+    /// Empty = all.
+    #[prost(int32, repeated, tag = "4")]
+    pub target_columns: ::prost::alloc::vec::Vec<i32>,
+    #[prost(message, repeated, tag = "5")]
+    pub buckets_req: ::prost::alloc::vec::Vec<PbPutKvReqForBucket>,
+    /// 0 = by the merge engine, 1 = overwrite.
+    #[prost(int32, optional, tag = "6")]
+    pub agg_mode: ::core::option::Option<i32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PbPutKvReqForBucket {
+    #[prost(int64, optional, tag = "1")]
+    pub partition_id: ::core::option::Option<i64>,
+    #[prost(int32, required, tag = "2")]
+    pub bucket_id: i32,
+    /// One KV record batch.
+    #[prost(bytes = "bytes", required, tag = "3")]
+    pub records: ::prost::bytes::Bytes,
+    #[prost(string, optional, tag = "4")]
+    pub original_partition_name: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(int32, optional, tag = "5")]
+    pub routing_bucket_count: ::core::option::Option<i32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutKvResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub buckets_resp: ::prost::alloc::vec::Vec<PbPutKvRespForBucket>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PbPutKvRespForBucket {
+    #[prost(int64, optional, tag = "1")]
+    pub partition_id: ::core::option::Option<i64>,
+    #[prost(int32, required, tag = "2")]
+    pub bucket_id: i32,
+    /// Absent on success, never 0.
+    #[prost(int32, optional, tag = "3")]
+    pub error_code: ::core::option::Option<i32>,
+    #[prost(string, optional, tag = "4")]
+    pub error_message: ::core::option::Option<::prost::alloc::string::String>,
+    /// Behind the changelog batch.
+    #[prost(int64, optional, tag = "5")]
+    pub log_end_offset: ::core::option::Option<i64>,
+    /// Above 0: pause before the next write.
+    #[prost(float, optional, tag = "6")]
+    pub pressure: ::core::option::Option<f32>,
+    #[prost(string, optional, tag = "7")]
+    pub original_partition_name: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LookupRequest {
+    #[prost(int64, required, tag = "1")]
+    pub table_id: i64,
+    #[prost(message, repeated, tag = "2")]
+    pub buckets_req: ::prost::alloc::vec::Vec<PbLookupReqForBucket>,
+    #[prost(bool, optional, tag = "3")]
+    pub insert_if_not_exists: ::core::option::Option<bool>,
+    #[prost(int32, optional, tag = "4")]
+    pub acks: ::core::option::Option<i32>,
+    #[prost(int32, optional, tag = "5")]
+    pub timeout_ms: ::core::option::Option<i32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PbLookupReqForBucket {
+    #[prost(int64, optional, tag = "1")]
+    pub partition_id: ::core::option::Option<i64>,
+    #[prost(int32, required, tag = "2")]
+    pub bucket_id: i32,
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    #[prost(string, optional, tag = "4")]
+    pub original_partition_name: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(int32, optional, tag = "5")]
+    pub routing_bucket_count: ::core::option::Option<i32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LookupResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub buckets_resp: ::prost::alloc::vec::Vec<PbLookupRespForBucket>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PbLookupRespForBucket {
+    #[prost(int64, optional, tag = "1")]
+    pub partition_id: ::core::option::Option<i64>,
+    #[prost(int32, required, tag = "2")]
+    pub bucket_id: i32,
+    #[prost(int32, optional, tag = "3")]
+    pub error_code: ::core::option::Option<i32>,
+    #[prost(string, optional, tag = "4")]
+    pub error_message: ::core::option::Option<::prost::alloc::string::String>,
+    /// One per key, in the order of the request.
+    #[prost(message, repeated, tag = "5")]
+    pub values: ::prost::alloc::vec::Vec<PbValue>,
+    #[prost(string, optional, tag = "6")]
+    pub original_partition_name: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PbValue {
+    /// Schema id and row; absent = there is no such key.
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub values: ::core::option::Option<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PrefixLookupRequest {
+    #[prost(int64, required, tag = "1")]
+    pub table_id: i64,
+    #[prost(message, repeated, tag = "2")]
+    pub buckets_req: ::prost::alloc::vec::Vec<PbPrefixLookupReqForBucket>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PbPrefixLookupReqForBucket {
+    #[prost(int64, optional, tag = "1")]
+    pub partition_id: ::core::option::Option<i64>,
+    #[prost(int32, required, tag = "2")]
+    pub bucket_id: i32,
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    #[prost(int32, optional, tag = "4")]
+    pub routing_bucket_count: ::core::option::Option<i32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PrefixLookupResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub buckets_resp: ::prost::alloc::vec::Vec<PbPrefixLookupRespForBucket>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PbPrefixLookupRespForBucket {
+    #[prost(int64, optional, tag = "1")]
+    pub partition_id: ::core::option::Option<i64>,
+    #[prost(int32, required, tag = "2")]
+    pub bucket_id: i32,
+    #[prost(int32, optional, tag = "3")]
+    pub error_code: ::core::option::Option<i32>,
+    #[prost(string, optional, tag = "4")]
+    pub error_message: ::core::option::Option<::prost::alloc::string::String>,
+    /// One per key, in the order of the request.
+    #[prost(message, repeated, tag = "5")]
+    pub value_lists: ::prost::alloc::vec::Vec<PbValueList>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PbValueList {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub values: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScanKvRequest {
+    /// Exactly one of the first two.
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub scanner_id: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(message, optional, tag = "2")]
+    pub bucket_scan_req: ::core::option::Option<PbScanReqForBucket>,
+    #[prost(int32, optional, tag = "3")]
+    pub call_seq_id: ::core::option::Option<i32>,
+    #[prost(int32, optional, tag = "4")]
+    pub batch_size_bytes: ::core::option::Option<i32>,
+    #[prost(bool, optional, tag = "5")]
+    pub close_scanner: ::core::option::Option<bool>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PbScanReqForBucket {
+    #[prost(int64, required, tag = "1")]
+    pub table_id: i64,
+    #[prost(int64, optional, tag = "2")]
+    pub partition_id: ::core::option::Option<i64>,
+    #[prost(int32, required, tag = "3")]
+    pub bucket_id: i32,
+    #[prost(int64, optional, tag = "4")]
+    pub limit: ::core::option::Option<i64>,
+    #[prost(int32, optional, tag = "5")]
+    pub routing_bucket_count: ::core::option::Option<i32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScanKvResponse {
+    /// Absent on success, never 0.
+    #[prost(int32, optional, tag = "1")]
+    pub error_code: ::core::option::Option<i32>,
+    #[prost(string, optional, tag = "2")]
+    pub error_message: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub scanner_id: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(bool, optional, tag = "4")]
+    pub has_more_results: ::core::option::Option<bool>,
+    /// One value record batch.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub records: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Where the log goes on from this state; in the first answer.
+    #[prost(int64, optional, tag = "6")]
+    pub log_offset: ::core::option::Option<i64>,
+}
 // Fetch and offsets
 
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -94,12 +94,33 @@ pub(super) fn decode(
         changes.push(change_kind(record.byte()?)?);
         decoder.row(&mut record, &mut columns)?;
     }
+    Ok((batch(columns, count, arrow)?, changes_or_none(changes)))
+}
+
+/// Decodes rows that stand alone, as states have them.
+pub(super) fn decode_plain<'a>(
+    rows: impl Iterator<Item = &'a [u8]> + Clone,
+    format: LogFormat,
+    schema: &Schema,
+    arrow: &SchemaRef,
+) -> Result<RecordBatch> {
+    let bytes = rows.clone().fold(0_usize, |bytes, row| bytes.saturating_add(row.len()));
+    let mut columns = schema.fields.iter().map(|field| Column::of(&field.data_type)).collect::<Result<Vec<_>>>()?;
+    let mut decoder = Decoder { format, allowance: Allowance::of(bytes) };
+    let mut count = 0;
+    for row in rows {
+        decoder.row(&mut Reader(row), &mut columns)?;
+        count += 1;
+    }
+    batch(columns, count, arrow)
+}
+
+fn batch(columns: Vec<Column<'_>>, count: usize, arrow: &SchemaRef) -> Result<RecordBatch> {
     let arrays = columns.into_iter().zip(arrow.fields()).map(|(column, field)| column.finish(field.data_type()));
     let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(count));
-    let rows = RecordBatch::try_new_with_options(Arc::clone(arrow), arrays, &options)
-        .map_err(|source| Error::data("the records do not fit the schema").with_source(source))?;
-    Ok((rows, changes_or_none(changes)))
+    RecordBatch::try_new_with_options(Arc::clone(arrow), arrays, &options)
+        .map_err(|source| Error::data("the records do not fit the schema").with_source(source))
 }
 
 fn nulls(row: &mut Reader<'_>, fields: usize) -> Result<Vec<bool>> {

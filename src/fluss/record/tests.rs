@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::model::{BucketId, ChangeKind, DataType, Datum, Field, LogBatch, Schema, SchemaId, TableBucket, TableId, TypeKind};
 
+mod kv;
 mod nested;
 mod row_writer;
 

@@ -249,7 +249,16 @@ fn log_of(logs: &LogStore, bucket: TableBucket) -> Result<Arc<BucketLog>> {
 }
 
 const fn is_served(key: ApiKey) -> bool {
-    !matches!(key, ApiKey::GetKvSnapshotMetadata | ApiKey::ListRemoteLogManifests | ApiKey::ListKvSnapshots)
+    !matches!(
+        key,
+        ApiKey::GetKvSnapshotMetadata
+            | ApiKey::ListRemoteLogManifests
+            | ApiKey::ListKvSnapshots
+            | ApiKey::PutKv
+            | ApiKey::Lookup
+            | ApiKey::PrefixLookup
+            | ApiKey::ScanKv
+    )
 }
 
 fn decoded<M: Message + Default>(key: ApiKey, body: Bytes) -> Result<M> {

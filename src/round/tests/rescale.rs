@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::catalog;
 use crate::model::{BucketLayout, LayoutOrigin};
-use crate::source::{FetchRequest, FetchedBucket};
+use crate::source::{FetchRequest, FetchedBucket, StateRequest, StateScan};
 
 /// Does something once, when a round makes its first call of `act`.
 fn once_at(act: &'static str, mut todo: impl FnMut() + Send + 'static) -> Faults {
@@ -129,6 +129,12 @@ impl TableScan for Misled {
             return Err(Error::stale("a new leader has another count").with_code(74));
         }
         self.scan.fetch(request).await
+    }
+    async fn serves_states(&self) -> Result<bool> {
+        self.scan.serves_states().await
+    }
+    async fn open_state(&self, request: StateRequest) -> Result<Box<dyn StateScan>> {
+        self.scan.open_state(request).await
     }
     fn forget(&self, path: &TablePath) {
         self.forgotten.fetch_add(1, Ordering::Relaxed);

@@ -13,6 +13,8 @@ use crate::model::LayoutOrigin;
 use crate::runtime::{BackoffOptions, Runtime};
 use crate::source::{Finished, RemoteRead};
 
+mod states;
+
 const LAYOUT: BucketLayout = BucketLayout { count: 2, origin: LayoutOrigin::Own };
 
 /// A source whose only server knows table 1 with buckets 0 and 1 in partition 3, and answers the rest by `handler`.

@@ -24,7 +24,7 @@ use self::ledger::Ledger;
 use self::queue::Queue;
 use super::{
     Assignments, FetchBucket, FetchRequest, FetchedBucket, Heartbeat, HeartbeatReply, LakeLedger, LedgerRecord, LedgerState,
-    LogSlice, RemoteSegment, TableScan,
+    LogSlice, RemoteSegment, StateRequest, StateScan, TableScan,
 };
 use crate::error::{Error, Result};
 use crate::fluss::bucket::{BucketFunction, buckets_of};
@@ -635,6 +635,14 @@ impl TableScan for MemoryService {
         }
         faults::after(fault.as_ref(), "fetch")?;
         Ok(fetched)
+    }
+
+    async fn serves_states(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn open_state(&self, _request: StateRequest) -> Result<Box<dyn StateScan>> {
+        Err(Error::unsupported("state scans of the twin"))
     }
 
     async fn remote_bytes(&self, url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {

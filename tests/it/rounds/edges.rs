@@ -8,7 +8,7 @@ use lakeward::error::{Kind, Result};
 use lakeward::fluss::proto::{PbProduceLogReqForBucket, ProduceLogRequest};
 use lakeward::fluss::record::{EncodeOptions, encode_arrow_batch};
 use lakeward::model::{BucketId, BucketLayout, Partition, TableBucket};
-use lakeward::source::{FetchRequest, FetchedBucket, LedgerEntry, TableScan};
+use lakeward::source::{FetchRequest, FetchedBucket, LedgerEntry, StateRequest, StateScan, TableScan};
 use tokio::sync::OnceCell;
 
 use super::binary::run;
@@ -59,6 +59,12 @@ impl TableScan for Interrupted {
     async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedBucket>> {
         self.happened.get_or_init(|| (self.act)()).await;
         self.source.fetch(request).await
+    }
+    async fn serves_states(&self) -> Result<bool> {
+        self.source.serves_states().await
+    }
+    async fn open_state(&self, request: StateRequest) -> Result<Box<dyn StateScan>> {
+        self.source.open_state(request).await
     }
     fn forget(&self, path: &TablePath) {
         self.source.forget(path);

@@ -27,7 +27,7 @@ use lakeward::model::{
 use lakeward::round::{self, RoundContext};
 use lakeward::runtime::{Budget, FailAction, FailPoints, Rng, Runtime};
 use lakeward::source::memory::{Fault, Faults, MemoryCluster};
-use lakeward::source::{Assignments, FetchRequest, FetchedBucket, Heartbeat, HeartbeatReply, TableScan};
+use lakeward::source::{Assignments, FetchRequest, FetchedBucket, Heartbeat, HeartbeatReply, StateRequest, StateScan, TableScan};
 use lakeward::storage::{StoreOptions, open};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -113,6 +113,12 @@ impl TableScan for Slow {
     async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedBucket>> {
         self.runtime.clock.sleep(self.fetch).await;
         self.scan.fetch(request).await
+    }
+    async fn serves_states(&self) -> Result<bool> {
+        self.scan.serves_states().await
+    }
+    async fn open_state(&self, request: StateRequest) -> Result<Box<dyn StateScan>> {
+        self.scan.open_state(request).await
     }
     fn forget(&self, path: &TablePath) {
         self.scan.forget(path);

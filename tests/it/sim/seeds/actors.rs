@@ -20,7 +20,7 @@ use lakeward::paimon::{BinaryRow, EntryKind, ManifestEntry, path};
 use lakeward::round::{self, RoundContext};
 use lakeward::runtime::{FailPoints, Rng, Runtime};
 use lakeward::source::memory;
-use lakeward::source::{FetchRequest, FetchedBucket, LedgerRecord, TableScan};
+use lakeward::source::{FetchRequest, FetchedBucket, LedgerRecord, StateRequest, StateScan, TableScan};
 use lakeward::storage::{self, Fault};
 use parquet::arrow::ArrowWriter;
 use tokio_util::sync::CancellationToken;
@@ -275,6 +275,12 @@ impl TableScan for Seen {
     }
     async fn remote_bytes(&self, url: &str, start: u64, end: u64) -> Result<Option<bytes::Bytes>> {
         self.inner.remote_bytes(url, start, end).await
+    }
+    async fn serves_states(&self) -> Result<bool> {
+        self.inner.serves_states().await
+    }
+    async fn open_state(&self, request: StateRequest) -> Result<Box<dyn StateScan>> {
+        self.inner.open_state(request).await
     }
     fn forget(&self, path: &TablePath) {
         self.inner.forget(path);
