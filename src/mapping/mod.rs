@@ -15,4 +15,4 @@ pub use compatible::{BucketDrift, Fit, LakeForm, bucket_drift, compatible, fit, 
 pub use partition::partition_row;
 pub use repair::other_count_hint;
 pub use rows::LakeRows;
-pub use schema::{SYSTEM_COLUMNS, check_columns, is_lake_enabled, lake_path, lake_schema};
+pub use schema::{SYSTEM_COLUMNS, check_columns, check_options, is_lake_enabled, lake_path, lake_schema};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::model::{DataType, Field, TableInfo, TablePath, TypeKind};
-use crate::paimon::{TableSchema, number_nested, type_text};
+use crate::paimon::{TableOptions, TableSchema, number_nested, type_text};
 
 /// The table option that turns tiering on.
 /// Options of the lake catalog, which GetTableInfo injects; none of the lake table's.
@@ -110,6 +110,16 @@ pub fn check_columns(table: &TableInfo) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Names what this build can't follow of the options that a coordinator gives the lake table, and of what its key asks for (P appendix A).
+/// The lake table itself is looked at again before a file is written, for it may have been altered in Paimon.
+///
+/// # Errors
+/// `Unsupported` names option and value, its hint what to do; `Invalid` a value that can't be read, or one that only the coordinator sets.
+pub fn check_options(table: &TableInfo) -> Result<()> {
+    let context = |error: Error| error.context(format!("table `{}`", table.path));
+    lake_schema(table).and_then(|schema| TableOptions::parse(&schema)).map(drop).map_err(context)
 }
 
 /// The first thing inside a nested type that can't be tiered, and where it is.

@@ -370,3 +370,21 @@ fn nested_rows_get_the_lake_s_units_and_missing_fields_but_lose_none() {
     let error = convert(&narrower).unwrap_err();
     assert!(error.kind() == Kind::Stale && error.chain().contains("`z`"), "{}", error.chain());
 }
+
+#[test]
+fn lake_options_that_this_build_can_t_follow_are_named_with_the_table_and_what_to_do() {
+    let mut keyed = table(vec![Field { data_type: DataType::required(TypeKind::Int), ..field(0, "id", TypeKind::Int) }]);
+    Arc::make_mut(&mut keyed.schema).primary_key = vec!["id".into()];
+    keyed.bucket_keys = vec!["id".into()];
+    check_options(&keyed).unwrap();
+    for (key, value) in [("merge-engine", "first-row"), ("deletion-vectors.enabled", "true"), ("rowkind.field", "id")] {
+        let mut wrong = keyed.clone();
+        wrong.custom_properties.insert(format!("paimon.{key}"), value.to_owned());
+        let error = check_options(&wrong).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        for word in ["demo.t", key, value] {
+            assert!(error.chain().contains(word), "{}", error.chain());
+        }
+        assert!(error.hint().is_some_and(|hint| hint.contains("tables.exclude")));
+    }
+}

@@ -45,6 +45,7 @@ pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
     if option("table.datalake.historical-partition.enabled").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return refuse("the historical partition (`table.datalake.historical-partition.enabled`) is".to_owned());
     }
+    mapping::check_options(table)?;
     lake_place(table)
 }
 

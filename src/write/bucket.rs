@@ -113,9 +113,9 @@ impl BucketWriter {
                 }
             }
             Waiting::Keyed(sorter) => {
-                sorter.push(rows, changes, self.next_sequence, permit)?;
+                sorter.push(&rows, changes, self.next_sequence, &self.context.keys()?.with_kind, permit)?;
                 self.next_sequence = last;
-                if sorter.is_full() {
+                if sorter.is_full(self.context.runtime.budget.total()) {
                     self.flush().await?;
                 }
             }

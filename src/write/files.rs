@@ -116,7 +116,7 @@ impl Files {
         }
         let before = self.open_bytes();
         let encoder = self.open.as_mut().and_then(|file| file.encoder.take());
-        let encoder = encode_group(&self.context, encoder, batches, bytes).await?;
+        let encoder = encode_group(&self.context, self.kind, encoder, batches, bytes).await?;
         // The rows' memory is free now.
         drop(permits);
         let size = encoder.bytes();
@@ -168,7 +168,7 @@ impl Files {
             }
         };
         let name = path.rsplit_once('/').map_or(path.as_str(), |(_, name)| name).to_owned();
-        let stats = self.context.shape.stats(&bounds, self.context.table.stats_dense)?;
+        let stats = self.context.shape(self.kind).stats(&bounds, self.context.table.stats_dense)?;
         let file = DataFile {
             file_name: name,
             file_size: i64::try_from(size).unwrap_or(i64::MAX),
@@ -224,13 +224,14 @@ impl Files {
 /// No method: a writer that is borrowed is not `Send` (uploads are not `Sync`), and rounds run on any thread.
 async fn encode_group(
     context: &WriteContext,
+    kind: FileKind,
     encoder: Option<FileEncoder>,
     batches: Vec<RecordBatch>,
     bytes: usize,
 ) -> Result<FileEncoder> {
     let pool = &context.runtime.encoders;
     let count = if bytes < PARALLEL_BYTES { 1 } else { pool.count() };
-    let shape = Arc::clone(&context.shape);
+    let shape = Arc::clone(context.shape(kind));
     let batches = Arc::new(batches);
     let start = move || -> Result<(FileEncoder, Vec<ColumnSet>)> {
         let mut encoder = match encoder {

@@ -11,6 +11,7 @@ mod encoding;
 mod files;
 mod keyed;
 mod nested;
+mod order;
 mod schema;
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use futures::StreamExt;
 
 use self::encode::Shape;
 use self::encoding::Codec;
-use self::keyed::Keys;
+use self::order::Keys;
 use crate::error::{Error, Result};
 use crate::model::RoundId;
 use crate::paimon::options::TableOptions;
@@ -70,6 +71,8 @@ pub struct WriteContext {
     /// How batches have to look.
     arrow: SchemaRef,
     shape: Arc<Shape>,
+    /// The shape of changelog files, if there are any.
+    changelog: Option<Arc<Shape>>,
     /// On primary-key tables.
     keys: Option<Arc<Keys>>,
     table: TableOptions,
@@ -93,15 +96,21 @@ impl WriteContext {
         options: WriteOptions,
     ) -> Result<Arc<Self>> {
         let table = TableOptions::parse(&schema)?;
-        let codec =
-            Codec::new(table.compression, schema.option("file.compression").is_none() && table.data_file_extension == "parquet")?;
-        let modes = table.stats_modes(&schema.fields);
-        let shape = Arc::new(Shape::new(&schema, codec, modes, table.thin)?);
+        let unnamed = |keys: &[&str]| keys.iter().all(|key| schema.option(key).is_none());
+        let by_default = unnamed(&["file.compression", "file.compression.per.level"]) && table.data_file_extension == "parquet";
+        let codec = Codec::new(table.compression, by_default)?;
+        let shape = Arc::new(Shape::new(&schema, codec, table.stats_modes(&schema.fields), table.thin)?);
+        let changelog = if table.changelog_input {
+            let codec = Codec::new(table.changelog_compression, by_default && unnamed(&["changelog-file.compression"]))?;
+            Some(Arc::new(Shape::new(&schema, codec, table.changelog_stats_modes(&schema.fields), table.thin)?))
+        } else {
+            None
+        };
         let keyed = !schema.primary_keys.is_empty();
-        let keys = keyed.then(|| Keys::new(&schema, !table.thin)).transpose()?.map(Arc::new);
+        let keys = keyed.then(|| Keys::new(&schema, &table)).transpose()?.map(Arc::new);
         let arrow = lake_arrow_schema(&schema)?;
         let (root, files) = (root.into(), AtomicU64::new(0));
-        Ok(Arc::new(Self { store, root, schema, arrow, shape, keys, table, round, runtime, options, files }))
+        Ok(Arc::new(Self { store, root, schema, arrow, shape, changelog, keys, table, round, runtime, options, files }))
     }
 
     fn keys(&self) -> Result<Arc<Keys>> {
@@ -129,14 +138,21 @@ impl WriteContext {
         deleted.into_iter().collect()
     }
 
+    fn shape(&self, kind: FileKind) -> &Arc<Shape> {
+        match (kind, &self.changelog) {
+            (FileKind::Changelog, Some(shape)) => shape,
+            _ => &self.shape,
+        }
+    }
+
     /// A file name that no other writer of any round uses: the round's uuid and a counter (P1.2, commit.md step 2).
     fn next_file_name(&self, kind: FileKind) -> String {
         let counter = self.files.fetch_add(1, Ordering::Relaxed);
-        let prefix = match kind {
-            FileKind::Data => &self.table.data_file_prefix,
-            FileKind::Changelog => &self.table.changelog_file_prefix,
+        let (prefix, extension) = match kind {
+            FileKind::Data => (&self.table.data_file_prefix, &self.table.data_file_extension),
+            FileKind::Changelog => (&self.table.changelog_file_prefix, &self.table.changelog_file_extension),
         };
-        path::data_file_name(prefix, self.round.0, counter, &self.table.data_file_extension)
+        path::data_file_name(prefix, self.round.0, counter, extension)
     }
 }
 

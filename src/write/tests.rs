@@ -23,6 +23,8 @@ use crate::storage::{Fault, Faults};
 
 mod any;
 mod keyed;
+mod keys;
+mod merging;
 
 const GOLDEN: &str = "fixtures/paimon/all_types";
 
@@ -457,13 +459,13 @@ async fn what_can_t_be_written_is_refused_by_name() {
         let round = RoundId(uuid::Uuid::from_u128(7));
         WriteContext::new(store.clone(), "t", Arc::new(schema), round, runtime, WriteOptions::default()).unwrap_err()
     };
-    let mut keyed = (*orders(&[("bucket", "1"), ("sequence.field", "code")])).clone();
+    let mut keyed = (*orders(&[("bucket", "1"), ("merge-engine", "partial-update")])).clone();
     keyed.primary_keys.push("id".into());
     let one = |kind| (*table(vec![field(0, "a", DataType::nullable(kind))], &[])).clone();
     let precise = DataType::nullable(TypeKind::TimestampLtz { precision: 7 });
     let gzip = orders(&[("file.compression", "gzip")]);
     for (schema, words) in [
-        (keyed, &["sequence.field"][..]),
+        (keyed, &["`merge-engine`", "`partial-update`"][..]),
         (one(TypeKind::Row(vec![])), &["`a`", "ROW without fields"]),
         (one(TypeKind::Multiset(Box::new(DataType::nullable(TypeKind::Int)))), &["`a`", "MULTISET"]),
         (one(TypeKind::Array(Box::new(precise))), &["`a`", "TIMESTAMP(7)"]),

@@ -10,7 +10,7 @@ use super::run::{Block, Order, Run, RunFile, runs_of};
 use super::{Schemas, arrow_fault};
 use crate::error::{Error, Result};
 use crate::lake::LakeTable;
-use crate::paimon::ManifestEntry;
+use crate::paimon::{ManifestEntry, TableOptions};
 
 /// Rows of a batch that a merge gives, at most.
 const BATCH_ROWS: usize = 8192;
@@ -74,7 +74,7 @@ impl LakeTable {
                 runs.push((run, block));
             }
         }
-        let ignore_delete = text("ignore-delete").is_some_and(|text| text.eq_ignore_ascii_case("true"));
+        let ignore_delete = TableOptions::ignores_deletes(&self.schema)?;
         let (heap, slots) = ((0..runs.len()).collect(), vec![None; runs.len()]);
         let mut reader = MergeReader {
             table: self.clone(),

@@ -1,9 +1,12 @@
 //! Option values of a table (P appendix A): what a writer honours, and by name what it refuses.
 
+mod refused;
+
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use self::refused::refused;
 use super::meta::TableSchema;
 use super::stats::StatsMode;
 use crate::error::{Error, Result};
@@ -67,9 +70,20 @@ pub struct TableOptions {
     pub thin: bool,
     /// `parquet` or, with `file.suffix.include.compression`, for example `zstd.parquet`.
     pub data_file_extension: String,
+    /// `changelog-file.compression`, else that of data files.
+    pub changelog_compression: Compression,
+    /// As `data_file_extension`, of changelog files.
+    pub changelog_file_extension: String,
+    /// `sequence.field` on a primary-key table: the version of a row, before its sequence number; empty without (P7.3).
+    pub sequence_fields: Vec<String>,
+    /// `ignore-delete` on a primary-key table: −U and −D rows are left out everywhere.
+    pub ignore_delete: bool,
+    /// `ignore-update-before` on a primary-key table: −U rows are left out everywhere.
+    pub ignore_update_before: bool,
     /// `metadata.stats-dense-store`.
     pub stats_dense: bool,
     stats_mode: StatsMode,
+    changelog_stats_mode: Option<StatsMode>,
     stats_keep_first: Option<usize>,
     stats_fields: BTreeMap<String, StatsMode>,
     /// `manifest.compression`.
@@ -116,8 +130,14 @@ impl TableOptions {
             -1 if !bucket_key.is_empty() => return Err(Error::invalid("option `bucket-key` needs a positive `bucket`")),
             1.. => {}
             -1 if !has_key => {}
-            -1 => return Err(Error::unsupported("option `bucket` = `-1` on a primary-key table (dynamic buckets)")),
-            -2 => return Err(Error::unsupported("option `bucket` = `-2` (postpone)")),
+            -1 => {
+                return Err(refused(
+                    "bucket",
+                    "-1",
+                    "rows of a primary-key table lie in the buckets that Fluss gave them, not in dynamic ones",
+                ));
+            }
+            -2 => return Err(refused("bucket", "-2", "rows would wait for somebody to give them buckets (postpone)")),
             _ => return Err(Error::invalid(format!("option `bucket` = `{bucket}`"))),
         }
         for name in &bucket_key {
@@ -129,11 +149,17 @@ impl TableOptions {
         if !(-7..=22).contains(&level) {
             return Err(Error::invalid(format!("option `file.compression.zstd-level` = `{level}`")));
         }
-        let compression = options.compression(level)?;
-        let extension = match options.boolean("file.suffix.include.compression", false)? {
-            true => format!("{}.parquet", compression.name()),
-            false => "parquet".to_owned(),
+        let (key, text) = match options.of_level_zero("file.compression.per.level") {
+            Some(text) if has_key => ("file.compression.per.level", text),
+            _ => ("file.compression", options.text("file.compression").unwrap_or("zstd")),
         };
+        let compression = Options::compression(key, text, level)?;
+        let changelog_compression = match options.text("changelog-file.compression") {
+            Some(text) => Options::compression("changelog-file.compression", text, level)?,
+            None => compression,
+        };
+        let in_name = options.boolean("file.suffix.include.compression", false)?;
+        let extension = |codec: Compression| if in_name { format!("{}.parquet", codec.name()) } else { "parquet".to_owned() };
         let mut stats_fields = BTreeMap::new();
         for field in &schema.fields {
             let key = format!("fields.{}.stats-mode", field.name);
@@ -152,9 +178,21 @@ impl TableOptions {
             changelog_file_prefix: options.file_prefix("changelog-file.prefix", "changelog-")?,
             changelog_input: has_key && options.changelog_input()?,
             thin: has_key && options.boolean("data-file.thin-mode", false)?,
-            data_file_extension: extension,
+            data_file_extension: extension(compression),
+            changelog_file_extension: extension(changelog_compression),
+            changelog_compression,
+            sequence_fields: if has_key { options.sequence_fields()? } else { vec![] },
+            ignore_delete: has_key && options.ignore_delete()?,
+            ignore_update_before: has_key && options.boolean("ignore-update-before", false)?,
             stats_dense: options.boolean("metadata.stats-dense-store", true)?,
-            stats_mode: options.stats_mode("metadata.stats-mode")?,
+            changelog_stats_mode: options
+                .text("changelog-file.stats-mode")
+                .map(|_| options.stats_mode("changelog-file.stats-mode"))
+                .transpose()?,
+            stats_mode: match options.of_level_zero("metadata.stats-mode.per.level") {
+                Some(text) if has_key => StatsMode::parse(text).ok_or_else(|| invalid("metadata.stats-mode.per.level", text))?,
+                _ => options.stats_mode("metadata.stats-mode")?,
+            },
             stats_keep_first: usize::try_from(options.number("metadata.stats-keep-first-n-columns", -1_i64)?).ok(),
             stats_fields,
             manifest_compression: options.manifest_compression(level)?,
@@ -169,37 +207,36 @@ impl TableOptions {
         })
     }
 
-    /// Statistics mode of each column of a file, in schema order.
+    /// Statistics mode of each column of a data file, in schema order.
     #[must_use]
     pub fn stats_modes(&self, fields: &[Field]) -> Vec<StatsMode> {
+        self.modes(fields, self.stats_mode)
+    }
+
+    /// The same of a changelog file.
+    #[must_use]
+    pub fn changelog_stats_modes(&self, fields: &[Field]) -> Vec<StatsMode> {
+        self.modes(fields, self.changelog_stats_mode.unwrap_or(self.stats_mode))
+    }
+
+    /// Whether merging a primary-key table's files leaves −U and −D rows out of account (`ignore-delete`).
+    ///
+    /// # Errors
+    /// `Invalid` when the option's value is no value.
+    pub fn ignores_deletes(schema: &TableSchema) -> Result<bool> {
+        Options(schema).ignore_delete()
+    }
+
+    fn modes(&self, fields: &[Field], mode: StatsMode) -> Vec<StatsMode> {
         let keep = self.stats_keep_first.unwrap_or(usize::MAX);
         let mode_of = |(index, field): (usize, &Field)| match self.stats_fields.get(&field.name) {
             Some(mode) => *mode,
-            None if index < keep => self.stats_mode,
+            None if index < keep => mode,
             None => StatsMode::None,
         };
         fields.iter().enumerate().map(mode_of).collect()
     }
 }
-
-/// Options with which a writer that does not know them would spoil the table: name, the one value that we follow.
-const ONLY: &[(&str, &str)] = &[
-    ("type", "table"),
-    ("branch", "main"),
-    ("file.format", "parquet"),
-    ("manifest.format", "avro"),
-    ("bucket-function.type", "default"),
-    ("row-tracking.enabled", "false"),
-    ("data-evolution.enabled", "false"),
-    ("deletion-vectors.enabled", "false"),
-    ("sequence.snapshot-ordering", "false"),
-    ("write.sequence-number-init-mode", "scan"),
-    ("consumer.changelog-only", "false"),
-];
-
-/// The same for options that mean something on primary-key tables only.
-const ONLY_WITH_KEY: &[(&str, &str)] =
-    &[("merge-engine", "deduplicate"), ("ignore-delete", "false"), ("changelog-file.format", "parquet")];
 
 /// Options that can't change once a table has snapshots (P2.5), beside those of keys and buckets.
 pub const IMMUTABLE: [&str; 16] = [
@@ -221,31 +258,11 @@ pub const IMMUTABLE: [&str; 16] = [
     "deletion-vectors.enabled",
 ];
 
-/// Options that are refused whenever they are set.
-const NEVER: &[&str] = &["data-file.path-directory", "data-file.external-paths", "file.format.per.level", "rowkind.field"];
-
 struct Options<'a>(&'a TableSchema);
 
 impl<'a> Options<'a> {
     fn text(&self, key: &str) -> Option<&'a str> {
         self.0.options.get(key).map(|text| text.trim()).filter(|text| !text.is_empty())
-    }
-
-    fn refuse_unsupported(&self) -> Result<()> {
-        let has_key = !self.0.primary_keys.is_empty();
-        let with_key = if has_key { ONLY_WITH_KEY } else { &[] };
-        for (key, only) in ONLY.iter().chain(with_key) {
-            if let Some(text) = self.text(key)
-                && !text.eq_ignore_ascii_case(only)
-            {
-                return Err(unsupported(key, text));
-            }
-        }
-        let sequence: &[&str] = if has_key { &["sequence.field"] } else { &[] };
-        match NEVER.iter().chain(sequence).find_map(|key| Some((key, self.text(key)?))) {
-            Some((key, text)) => Err(unsupported(key, text)),
-            None => Ok(()),
-        }
     }
 
     fn number<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(&self, key: &str, default: T) -> Result<T> {
@@ -282,15 +299,40 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn compression(&self, level: i32) -> Result<Compression> {
-        let text = self.text("file.compression").unwrap_or("zstd");
+    /// The codec that `text`, the value of `key`, names.
+    fn compression(key: &str, text: &str, level: i32) -> Result<Compression> {
         Ok(match text.to_ascii_lowercase().as_str() {
             "zstd" => Compression::Zstd(level),
             "none" | "uncompressed" => Compression::None,
             "snappy" => Compression::Snappy,
             "lz4" | "lz4_raw" => Compression::Lz4,
-            _ => return Err(unsupported("file.compression", text)),
+            _ => return Err(refused(key, text, "this build has zstd, lz4, snappy and none")),
         })
+    }
+
+    /// What a list like `0:none,5:full` says of level 0, the only one that we write.
+    fn of_level_zero(&self, key: &str) -> Option<&'a str> {
+        let of_level = |pair: &'a str| pair.split_once(':').filter(|(level, _)| level.trim() == "0").map(|(_, value)| value.trim());
+        self.text(key)?.split(',').find_map(of_level)
+    }
+
+    fn sequence_fields(&self) -> Result<Vec<String>> {
+        let Some(text) = self.text("sequence.field") else { return Ok(vec![]) };
+        let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        for name in &names {
+            let field = self.0.field(name).ok_or_else(|| invalid("sequence.field", text))?;
+            if field.data_type.kind.is_nested() {
+                return Err(refused("sequence.field", text, "nested columns have no order"));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Java takes the names that it had under other merge engines for the same.
+    fn ignore_delete(&self) -> Result<bool> {
+        let keys = ["ignore-delete", "first-row.ignore-delete", "deduplicate.ignore-delete", "partial-update.ignore-delete"];
+        let found = keys.into_iter().find(|key| self.text(key).is_some());
+        found.map_or(Ok(false), |key| self.boolean(key, false))
     }
 
     fn manifest_compression(&self, level: i32) -> Result<ManifestCompression> {
@@ -298,7 +340,7 @@ impl<'a> Options<'a> {
         Ok(match text.to_ascii_lowercase().as_str() {
             "zstd" | "zstandard" => ManifestCompression::Zstd(level),
             "none" | "null" => ManifestCompression::None,
-            _ => return Err(unsupported("manifest.compression", text)),
+            _ => return Err(refused("manifest.compression", text, "this build has zstd and none")),
         })
     }
 
@@ -316,7 +358,7 @@ impl<'a> Options<'a> {
         match self.text(key).unwrap_or("none").to_ascii_lowercase().as_str() {
             "input" => Ok(true),
             "none" | "lookup" | "full-compaction" => Ok(false),
-            other => Err(unsupported(key, other)),
+            other => Err(refused(key, other, "no producer that this build knows")),
         }
     }
 
@@ -325,15 +367,11 @@ impl<'a> Options<'a> {
         let expiration = self.duration(key)?;
         match expiration {
             Some(time) if time < CONSUMER_EXPIRATION_MIN => {
-                Err(unsupported(key, self.text(key).unwrap_or_default()).with_hint("pins need at least 1 h"))
+                Err(refused(key, self.text(key).unwrap_or_default(), "pins need at least 1 h"))
             }
             _ => Ok(expiration),
         }
     }
-}
-
-fn unsupported(key: &str, value: &str) -> Error {
-    Error::unsupported(format!("lake table option `{key}` = `{value}`"))
 }
 
 fn invalid(key: &str, value: &str) -> Error {
@@ -380,119 +418,4 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Kind;
-    use crate::model::{DataType, TypeKind};
-
-    fn schema(options: &[(&str, &str)]) -> TableSchema {
-        let field =
-            |id, name: &str| Field { id, name: name.into(), data_type: DataType::nullable(TypeKind::String), comment: None };
-        TableSchema {
-            id: 0,
-            fields: vec![field(0, "k"), field(1, "v"), field(2, "w")],
-            highest_field_id: 2,
-            partition_keys: vec![],
-            primary_keys: vec![],
-            options: options.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
-            comment: None,
-            time_ms: 0,
-        }
-    }
-
-    #[test]
-    fn defaults_are_paimons() {
-        let options = TableOptions::parse(&schema(&[("fluss.whatever", "x"), ("snapshot.num-retained.min", "3")])).unwrap();
-        assert_eq!(options.bucket, -1);
-        assert_eq!(options.compression, Compression::Zstd(1));
-        assert_eq!((options.target_file_bytes, options.target_file_rows), (256 << 20, u64::MAX));
-        assert_eq!((options.data_file_prefix.as_str(), options.data_file_extension.as_str()), ("data-", "parquet"));
-        assert_eq!(options.manifest_compression, ManifestCompression::Zstd(1));
-        assert_eq!((options.manifest_target_bytes, options.manifest_merge_min), (8 << 20, 30));
-        assert_eq!(options.manifest_full_bytes, 16 << 20);
-        assert_eq!(options.stats_modes(&schema(&[]).fields), [StatsMode::Truncate(16); 3]);
-        assert!(options.stats_dense && options.consumer_expiration.is_none());
-    }
-
-    #[test]
-    fn values_are_honoured() {
-        let options = TableOptions::parse(&schema(&[
-            ("bucket", "4"),
-            ("bucket-key", "k,v"),
-            ("file.compression", "LZ4"),
-            ("file.suffix.include.compression", "true"),
-            ("target-file-size", "64 mb"),
-            ("metadata.stats-mode", "full"),
-            ("fields.w.stats-mode", "counts"),
-            ("metadata.stats-keep-first-n-columns", "1"),
-            ("manifest.compression", "none"),
-            ("commit.max-retry-wait", "1 min"),
-            ("consumer.expiration-time", "2 h"),
-        ]))
-        .unwrap();
-        assert_eq!(options.bucket_key, ["k", "v"]);
-        assert_eq!(options.data_file_extension, "lz4.parquet");
-        assert_eq!(options.target_file_bytes, 64 << 20);
-        assert_eq!(options.stats_modes(&schema(&[]).fields), [StatsMode::Full, StatsMode::None, StatsMode::Counts]);
-        assert_eq!(options.manifest_compression, ManifestCompression::None);
-        assert_eq!(options.commit_wait_max, Duration::from_secs(60));
-        assert_eq!(options.consumer_expiration, Some(Duration::from_secs(7200)));
-    }
-
-    #[test]
-    fn what_we_cannot_follow_is_refused_by_name() {
-        for (key, value) in [
-            ("file.format", "orc"),
-            ("bucket-function.type", "mod"),
-            ("row-tracking.enabled", "true"),
-            ("data-evolution.enabled", "true"),
-            ("deletion-vectors.enabled", "true"),
-            ("sequence.snapshot-ordering", "true"),
-            ("write.sequence-number-init-mode", "snapshot"),
-            ("consumer.changelog-only", "true"),
-            ("consumer.expiration-time", "59 min"),
-            ("data-file.path-directory", "data"),
-            ("data-file.external-paths", "s3://x"),
-            ("file.compression", "gzip"),
-            ("manifest.compression", "snappy"),
-            ("manifest.format", "orc"),
-            ("type", "format-table"),
-        ] {
-            let error = TableOptions::parse(&schema(&[(key, value)])).unwrap_err();
-            assert_eq!(error.kind(), Kind::Unsupported, "{key}");
-            assert!(error.to_string().contains(key), "{error}");
-        }
-        for (key, value) in [
-            ("bucket", "0"),
-            ("bucket", "many"),
-            ("bucket", "4"),
-            ("bucket-key", "k"),
-            ("target-file-size", "1 parsec"),
-            ("metadata.stats-mode", "most"),
-        ] {
-            assert_eq!(TableOptions::parse(&schema(&[(key, value)])).unwrap_err().kind(), Kind::Invalid, "{key}");
-        }
-        let spaced = schema(&[("bucket", "4"), ("bucket-key", "k, v")]);
-        assert_eq!(TableOptions::parse(&spaced).unwrap_err().kind(), Kind::Invalid);
-    }
-
-    #[test]
-    fn merge_engines_matter_on_primary_key_tables_only() {
-        let mut keyed = schema(&[("bucket", "1"), ("merge-engine", "aggregation")]);
-        keyed.primary_keys.push("k".into());
-        assert_eq!(TableOptions::parse(&keyed).unwrap_err().kind(), Kind::Unsupported);
-        TableOptions::parse(&schema(&[("merge-engine", "aggregation")])).unwrap();
-    }
-
-    #[test]
-    fn sizes_and_durations_are_read() {
-        assert_eq!(parse_size("128 mb"), Some(128 << 20));
-        assert_eq!(parse_size("500 B"), Some(500));
-        assert_eq!(parse_size("7"), Some(7));
-        assert_eq!(parse_size("99999999999999 tb"), None);
-        assert_eq!(parse_size("mb"), None);
-        assert_eq!(parse_duration("1 h"), Some(Duration::from_secs(3600)));
-        assert_eq!(parse_duration("10ms"), Some(Duration::from_millis(10)));
-        assert_eq!(parse_duration("1 fortnight"), None);
-    }
-}
+mod tests;

@@ -1,0 +1,249 @@
+//! The order of the rows of a primary-key bucket: by key, then by what decides between versions (P7.3, P7.4).
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int8Type;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_buffer::BooleanBuffer;
+use arrow_row::Rows;
+use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, SchemaRef};
+
+use crate::error::{Error, Result};
+use crate::model::DataType;
+use crate::paimon::options::TableOptions;
+
+use crate::paimon::{BinaryRow, KeyOrder, TableSchema, lake_arrow_schema, value_at};
+
+/// What sorting by key needs to know of a table.
+#[derive(Debug)]
+pub(super) struct Keys {
+    order: KeyOrder,
+    /// The columns of `sequence.field`, if there are any.
+    versions: Option<KeyOrder>,
+    /// Places of the key columns and of the version columns in the table.
+    places: Vec<usize>,
+    version_places: Vec<usize>,
+    types: Vec<DataType>,
+    /// Files repeat the key columns as `_KEY_…` (`data-file.thin-mode` is off).
+    pub(super) repeated: bool,
+    /// Rows that are left out: −U, −D (`ignore-update-before`, `ignore-delete`).
+    ignored: [bool; 2],
+    /// The table's columns, and a row's kind.
+    pub(super) with_kind: SchemaRef,
+}
+
+impl Keys {
+    /// # Errors
+    /// `Data` when the key names no column; `Unsupported` for a key without order.
+    pub(super) fn new(schema: &TableSchema, options: &TableOptions) -> Result<Self> {
+        let names = schema.trimmed_primary_keys();
+        let place = |name: &String| {
+            let found = schema.fields.iter().position(|field| field.name == *name);
+            found.ok_or_else(|| Error::data(format!("the primary key names no column: `{name}`")))
+        };
+        let versions = &options.sequence_fields;
+        let mut fields = lake_arrow_schema(schema)?.fields().to_vec();
+        fields.push(Arc::new(ArrowField::new("_VALUE_KIND", ArrowType::Int8, false)));
+        Ok(Self {
+            places: names.iter().map(place).collect::<Result<_>>()?,
+            version_places: versions.iter().map(place).collect::<Result<_>>()?,
+            types: schema.types_of(&names)?,
+            order: KeyOrder::new(schema, names, &[])?,
+            versions: (!versions.is_empty()).then(|| KeyOrder::new(schema, versions.clone(), &[])).transpose()?,
+            repeated: !options.thin,
+            ignored: [options.ignore_update_before || options.ignore_delete, options.ignore_delete],
+            with_kind: Arc::new(ArrowSchema::new(fields)),
+        })
+    }
+
+    /// The key columns among those of the table.
+    pub(super) fn columns(&self, columns: &[ArrayRef]) -> Vec<ArrayRef> {
+        picked(columns, &self.places)
+    }
+
+    /// Places of sequence number and kind among a file's columns.
+    pub(super) const fn system_places(&self) -> (usize, usize) {
+        let lead = if self.repeated { self.places.len() } else { 0 };
+        (lead, lead + 1)
+    }
+
+    /// The key of a row in a file's columns.
+    ///
+    /// # Errors
+    /// `Internal` when the columns are of other types.
+    pub(super) fn key(&self, columns: &[ArrayRef], row: usize) -> Result<BinaryRow> {
+        let columns = self.columns(columns.get(self.system_places().1 + 1..).unwrap_or_default());
+        let value = |(column, data_type): (&ArrayRef, &DataType)| value_at(column, &data_type.kind, row);
+        BinaryRow::write(&columns.iter().zip(&self.types).map(value).collect::<Result<Vec<_>>>()?, &self.types)
+    }
+
+    fn ignores(&self, kind: i8) -> bool {
+        let [update_before, delete] = self.ignored;
+        (update_before && kind == UPDATE_BEFORE) || (delete && kind == DELETE)
+    }
+}
+
+const UPDATE_BEFORE: i8 = 1;
+const DELETE: i8 = 3;
+
+fn picked(columns: &[ArrayRef], places: &[usize]) -> Vec<ArrayRef> {
+    places.iter().filter_map(|place| columns.get(*place).cloned()).collect()
+}
+
+/// A row by its place, with some bytes of its key as a number.
+pub(super) struct Entry {
+    word: u64,
+    pub(super) batch: u32,
+    pub(super) row: u32,
+}
+
+impl Entry {
+    /// For `interleave`; in the order of arrival.
+    pub(super) const fn place(&self) -> (usize, usize) {
+        (self.batch as usize, self.row as usize)
+    }
+}
+
+/// Rows in the order of a file.
+pub(super) struct Sorted {
+    pub(super) entries: Vec<Entry>,
+    /// Which of them are the newest of their key; `None` = all.
+    pub(super) newest: Option<BooleanBuffer>,
+}
+
+/// Sorts the rows of `batches`, whose last column is the kind. Without `every` row wanted, only the newest of each key stay.
+///
+/// # Errors
+/// `Internal` when the columns are of other types.
+pub(super) fn sort(keys: &Keys, batches: &[RecordBatch], every: bool) -> Result<Sorted> {
+    let kinds: Vec<&[i8]> = batches
+        .iter()
+        .map(|batch| batch.columns().last().and_then(|kinds| kinds.as_primitive_opt::<Int8Type>()).map(|kinds| &**kinds.values()))
+        .collect::<Option<_>>()
+        .ok_or_else(|| Error::internal("rows without their kinds"))?;
+    let kind_of = |entry: &Entry| kinds.get(entry.batch as usize).and_then(|kinds| kinds.get(entry.row as usize)).copied();
+    let rows = batches.iter().map(|batch| keys.order.rows(&keys.columns(batch.columns()))).collect::<Result<Vec<_>>>()?;
+    let mut entries = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
+    for (batch, kinds) in (0_u32..).zip(&kinds) {
+        entries.extend((0_u32..).zip(*kinds).filter(|(_, kind)| !keys.ignores(**kind)).map(|(row, _)| Entry {
+            word: 0,
+            batch,
+            row,
+        }));
+    }
+    let mut order = Order { longest: 0, starts: vec![false; entries.len()], rows };
+    match &keys.versions {
+        None => order.sort(&mut entries),
+        Some(versions) => {
+            let of = |batch: &RecordBatch| versions.rows(&picked(batch.columns(), &keys.version_places));
+            order.sort_versions(&mut entries, &batches.iter().map(of).collect::<Result<Vec<_>>>()?);
+        }
+    }
+    // With `sequence.field` a −U decides as in Java; without, its +U follows.
+    let decides = |entry: &Entry| keys.versions.is_some() || kind_of(entry) != Some(UPDATE_BEFORE);
+    let mut newest = vec![false; entries.len()];
+    let mut wanted = true;
+    for ((entry, newest), start) in entries.iter().zip(&mut newest).zip(&order.starts).rev() {
+        *newest = wanted && decides(entry);
+        wanted = *start || (wanted && !*newest);
+    }
+    drop(order);
+    if !every {
+        let mut flags = newest.iter();
+        entries.retain(|_| flags.next().copied().unwrap_or(false));
+        return Ok(Sorted { entries, newest: None });
+    }
+    let all = newest.iter().all(|newest| *newest);
+    Ok(Sorted { entries, newest: (!all).then(|| BooleanBuffer::from(newest)) })
+}
+
+/// Keys of all rows, and what is known of their order.
+struct Order {
+    rows: Vec<Rows>,
+    longest: usize,
+    /// Which of the sorted rows are the first of their key.
+    starts: Vec<bool>,
+}
+
+/// Words of a key that are looked at one after the other, before keys are compared whole.
+const WORDS_MAX: usize = 6;
+
+impl Order {
+    fn key(&self, entry: &Entry) -> &[u8] {
+        // `Rows` panics beyond its end.
+        let rows = self.rows.get(entry.batch as usize).filter(|rows| (entry.row as usize) < rows.num_rows());
+        rows.map_or(&[], |rows| rows.row(entry.row as usize).data())
+    }
+
+    /// By key, then by arrival.
+    ///
+    /// Keys are compared eight bytes at a time, as numbers that stand beside the places: most pairs need no look at a key. Padding with
+    /// zeros is right, for no key is the beginning of another.
+    fn sort(&mut self, entries: &mut [Entry]) {
+        let mut shared: Option<&[u8]> = None;
+        let mut longest = 0;
+        for entry in &*entries {
+            let key = self.key(entry);
+            longest = longest.max(key.len());
+            shared = Some(match shared {
+                None => key,
+                Some(shared) if key.starts_with(shared) => shared,
+                Some(shared) => {
+                    let same = shared.iter().zip(key).take_while(|(one, other)| one == other).count();
+                    shared.get(..same).unwrap_or_default()
+                }
+            });
+        }
+        let shared = shared.map_or(0, <[u8]>::len);
+        self.longest = longest;
+        self.sort_from(entries, 0, shared, 0);
+    }
+
+    /// Sorts `entries`, the ones from place `at` on, whose keys are equal up to byte `depth`.
+    fn sort_from(&mut self, entries: &mut [Entry], at: usize, depth: usize, words: usize) {
+        if words >= WORDS_MAX {
+            entries.sort_unstable_by(|one, other| self.key(one).cmp(self.key(other)).then_with(|| one.place().cmp(&other.place())));
+            let new: Vec<bool> = entries.array_windows().map(|[one, other]| self.key(one) != self.key(other)).collect();
+            self.mark(at, std::iter::once(true).chain(new));
+            return;
+        }
+        for entry in &mut *entries {
+            let rest = self.key(entry).get(depth..).unwrap_or_default();
+            entry.word = match rest.first_chunk() {
+                Some(word) => u64::from_be_bytes(*word),
+                None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)) << (8 * (8 - rest.len())).min(63),
+            };
+        }
+        if !entries.is_sorted_by_key(|entry| (entry.word, entry.place())) {
+            entries.sort_unstable_by_key(|entry| (entry.word, entry.place()));
+        }
+        let mut at = at;
+        for run in entries.chunk_by_mut(|one, other| one.word == other.word) {
+            let count = run.len();
+            self.mark(at, std::iter::once(true));
+            if count > 1 && self.longest > depth + 8 {
+                self.sort_from(run, at, depth + 8, words + 1);
+            }
+            at += count;
+        }
+    }
+
+    /// By key, by `versions`, then by arrival.
+    fn sort_versions(&mut self, entries: &mut [Entry], versions: &[Rows]) {
+        let version = |entry: &Entry| {
+            let rows = versions.get(entry.batch as usize).filter(|rows| (entry.row as usize) < rows.num_rows());
+            rows.map(|rows| rows.row(entry.row as usize))
+        };
+        entries.sort_unstable_by(|one, other| {
+            let by_key = self.key(one).cmp(self.key(other));
+            by_key.then_with(|| version(one).cmp(&version(other))).then_with(|| one.place().cmp(&other.place()))
+        });
+        let new: Vec<bool> = entries.array_windows().map(|[one, other]| self.key(one) != self.key(other)).collect();
+        self.mark(0, std::iter::once(true).chain(new));
+    }
+
+    fn mark(&mut self, at: usize, new: impl Iterator<Item = bool>) {
+        self.starts.iter_mut().skip(at).zip(new).for_each(|(start, new)| *start = new);
+    }
+}
