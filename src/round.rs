@@ -1,7 +1,7 @@
 //! One table, one round: recover, plan, read and write, commit. The only place where the stages meet.
 //!
-//! Owns the order of things, how many buckets are in progress, when a stale round is planned afresh, and what becomes of
-//! the files of a round that failed. Callers: `daemon`, `cli` (quickstart).
+//! Owns the order of things, how many buckets are in progress, when a stale round is planned afresh, when a bucket begins again, and
+//! what becomes of the files of a round that failed. Callers: `daemon`, `cli` (quickstart).
 
 mod ends;
 mod lake;
@@ -221,7 +221,11 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     summary.write_ms = watch.lap_ms();
     summary.cut = done.iter().any(Done::is_cut);
     done.retain(|done| done.end_offset.is_some());
-    debug_assert!(done.iter().all(Done::is_sound), "the offsets that are committed are those of the rows that were written");
+    let has_key = table.has_primary_key();
+    debug_assert!(
+        done.iter().all(|done| done.is_sound(has_key)),
+        "the offsets that are committed are those of the rows that were written"
+    );
 
     tell(&mut summary, &done);
     let work = RoundWork {
@@ -229,12 +233,14 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         started_ms,
         tiering_epoch: job.lease.as_ref().map(|_| job.epoch),
         end_offsets: LakeOffsets(done.iter().filter_map(|done| Some((done.split.bucket.into(), done.end_offset?))).collect()),
+        // Rows of a state have no timestamps (F4.1).
         max_timestamps: done
             .iter()
-            .filter(|done| done.rows > 0)
+            .filter(|done| done.max_timestamp_ms >= 0)
             .map(|done| (done.split.bucket.into(), done.max_timestamp_ms))
             .collect(),
-        entries: done.into_iter().flat_map(|done| done.entries).collect(),
+        entries: done.iter_mut().flat_map(|done| std::mem::take(&mut done.files.data)).collect(),
+        changelog: done.into_iter().flat_map(|done| done.files.changelog).collect(),
     };
     // From here on a stop is not looked at: a commit is short, and each of its steps may be the last anyway.
     match commit::commit(&protocol, &base, &work).await {
@@ -250,7 +256,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         CommitOutcome::Nothing => {}
         CommitOutcome::Failed { error, files, published } => {
             if files == DataFiles::Unnamed
-                && let Err(left) = write.discard(&work.entries).await
+                && let Err(left) = write.discard(work.entries.iter().chain(&work.changelog)).await
             {
                 debug!(error = %left.chain(), "files of a failed round stay for the orphan sweep");
             }
@@ -268,7 +274,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
 /// Where the splits' rows go, and from which sequence number on. Looks at the lake's bucket totals on the way: what the
 /// commit would refuse is better known before anything is written.
 async fn targets(table: &TableInfo, lake: &LakeTable, splits: Vec<Split>) -> Result<Vec<Target>> {
-    let aware = !table.bucket_keys.is_empty();
+    let aware = table.has_primary_key() || !table.bucket_keys.is_empty();
     let mut targets = Vec::with_capacity(splits.len());
     for split in splits {
         let row = mapping::partition_row(split.partition.as_deref(), table, lake.schema())?;
@@ -313,7 +319,7 @@ fn tell(summary: &mut RoundSummary, done: &[Done]) {
     for done in done {
         let split = &done.split;
         let name = split.partition.as_ref().map(|partition| partition.name()).unwrap_or_default();
-        let files = done.entries.len() as u64;
+        let files = done.files.data.len() as u64;
         let partition =
             partitions.entry(name.clone()).or_insert(PartitionSummary { partition: name, layout: split.layout, files: 0, rows: 0 });
         partition.files += files;
@@ -322,7 +328,7 @@ fn tell(summary: &mut RoundSummary, done: &[Done]) {
         summary.fetched_bytes += done.fetched_bytes;
         summary.files += files;
         summary.rows += done.rows;
-        let bytes: i64 = done.entries.iter().map(|entry| entry.file.file_size).sum();
+        let bytes: i64 = done.files.data.iter().map(|entry| entry.file.file_size).sum();
         summary.bytes += u64::try_from(bytes).unwrap_or(0);
         summary.buckets.push(BucketProgress {
             bucket: split.bucket.into(),

@@ -56,7 +56,7 @@ async fn a_table_that_does_not_fit_or_is_not_empty_is_error_54() {
     assert!(error.chain().contains("partition keys"), "{}", error.chain());
 
     let lake = warehouse.table("demo", "orders").await.unwrap().unwrap();
-    let delta = lake.write_delta(vec![]).await.unwrap();
+    let delta = lake.write_delta(vec![], vec![]).await.unwrap();
     let facts = crate::lake::CommitFacts {
         schema_id: 0,
         user: "u".into(),

@@ -178,5 +178,16 @@ pub(super) fn mixed_totals(
     })
 }
 
+/// A bucket that has a sequence number now which is not below our first (P7.5): partition, bucket, the lake's greatest, our first.
+pub(super) fn used_sequence(
+    live: &BTreeMap<BinaryRow, LivePartition>,
+    ours: &BTreeMap<(BinaryRow, i32), i64>,
+) -> Option<(BinaryRow, i32, i64, i64)> {
+    ours.iter().find_map(|((partition, bucket), first)| {
+        let greatest = live.get(partition)?.max_sequence.get(bucket)?;
+        (greatest >= first).then(|| (partition.clone(), *bucket, *greatest, *first))
+    })
+}
+
 #[cfg(test)]
 mod tests;

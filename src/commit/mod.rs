@@ -121,6 +121,8 @@ pub struct RoundWork {
     pub tiering_epoch: Option<TieringEpoch>,
     /// Data files, all added; empty when only empty batches were read.
     pub entries: Vec<ManifestEntry>,
+    /// Changelog files, all added (P9.3).
+    pub changelog: Vec<ManifestEntry>,
     /// Exclusive end offsets of the buckets that were read.
     pub end_offsets: LakeOffsets,
     /// Newest commit timestamp per bucket that got rows, epoch milliseconds.
@@ -137,7 +139,7 @@ impl RoundWork {
     /// Bucket total of each touched partition, as its files are stamped.
     fn totals(&self) -> Result<BTreeMap<BinaryRow, i32>> {
         let mut totals = BTreeMap::new();
-        for entry in &self.entries {
+        for entry in self.files() {
             let total = *totals.entry(entry.partition.clone()).or_insert(entry.total_buckets);
             if total != entry.total_buckets {
                 return Err(Error::internal(format!(
@@ -149,13 +151,30 @@ impl RoundWork {
         Ok(totals)
     }
 
+    fn files(&self) -> impl Iterator<Item = &ManifestEntry> {
+        self.entries.iter().chain(&self.changelog)
+    }
+
+    /// Smallest sequence number that the round has given in each bucket that it adds files to.
+    fn first_sequences(&self) -> BTreeMap<(BinaryRow, i32), i64> {
+        let mut first = BTreeMap::new();
+        for entry in &self.entries {
+            let number = entry.file.min_sequence_number;
+            first
+                .entry((entry.partition.clone(), entry.bucket))
+                .and_modify(|min: &mut i64| *min = number.min(*min))
+                .or_insert(number);
+        }
+        first
+    }
+
     fn rows(&self) -> i64 {
         self.entries.iter().map(|entry| entry.file.row_count).fold(0, i64::saturating_add)
     }
 
     /// A round that breaks its own word must not reach the lake.
     fn check(&self, base: &Base) -> Result<()> {
-        if self.entries.iter().any(|entry| entry.kind != EntryKind::Add) {
+        if self.files().any(|entry| entry.kind != EntryKind::Add) {
             return Err(Error::internal(format!("round `{}` removes files", self.round)));
         }
         for (bucket, end) in &self.end_offsets.0 {
@@ -164,7 +183,7 @@ impl RoundWork {
                 return Err(Error::internal(format!("round `{}` ends {bucket} at `{end}`, below its start `{start}`", self.round)));
             }
         }
-        if !self.entries.is_empty() && !self.advances(base) {
+        if self.files().next().is_some() && !self.advances(base) {
             return Err(Error::internal(format!("round `{}` has files although no offset advanced", self.round)));
         }
         Ok(())
@@ -231,6 +250,7 @@ mod tests {
             started_ms: 0,
             tiering_epoch: None,
             entries: vec![],
+            changelog: vec![],
             end_offsets: offsets(ends),
             max_timestamps: BTreeMap::new(),
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::attempt::{Facts, Look, Unknown, look, mixed_totals};
+use super::attempt::{Facts, Look, Unknown, look, mixed_totals, used_sequence};
 use super::context::{CommitContext, Entry, KEEP_ALL};
 use super::fault::Fault;
 use super::pins;
@@ -311,7 +311,7 @@ impl<'a> Round<'a> {
         let delta = match &self.delta {
             Some(delta) => delta,
             // It does not depend on the newest snapshot, so one does for all attempts (P8.1).
-            None => self.delta.insert(lake.write_delta(self.work.entries.clone()).await?),
+            None => self.delta.insert(lake.write_delta(self.work.entries.clone(), self.work.changelog.clone()).await?),
         };
         // Who lost a race has no time for merging (P4.7).
         let staged = lake.stage(parent, delta, self.attempts == 0).await?;
@@ -331,8 +331,8 @@ impl<'a> Round<'a> {
         invariants::stands_on(made.total_record_count, made.delta_record_count, below)
     }
 
-    /// 5b (P8.5): the lake table is the same, its files still lie the same way, and no partition gets a second bucket total.
-    /// Returns the newest schema id.
+    /// 5b (P8.5): the lake table is the same, its files still lie the same way, no partition gets a second bucket total, and no
+    /// bucket of a primary-key table a sequence number that it has. Returns the newest schema id.
     async fn check_conflicts(&self, newest: Option<&Snapshot>) -> Result<i64> {
         let (lake, table) = (&self.context.lake, &self.context.table.path);
         if lake.schema_zero().await?.time_ms != self.base.born_ms && self.context.options.holds(Rule::SameLakeTable) {
@@ -349,13 +349,26 @@ impl<'a> Round<'a> {
                 return Err(Error::stale(format!("{what} of the lake table of `{table}` changed since this round looked")));
             }
         }
-        let Some(newest) = newest.filter(|_| !self.totals.is_empty() && self.context.options.holds(Rule::Totals)) else {
-            return Ok(schema_id);
-        };
+        let Some(newest) = newest.filter(|_| !self.totals.is_empty()) else { return Ok(schema_id) };
         let touched: BTreeSet<BinaryRow> = self.totals.keys().cloned().collect();
         let live = lake.live_partitions(newest, Some(&touched)).await?;
-        let Some((partition, theirs, ours)) = mixed_totals(&live, &self.totals) else { return Ok(schema_id) };
-        let folder = crate::paimon::path::partition_path(lake.schema(), &partition)?;
+        let mixed = mixed_totals(&live, &self.totals).filter(|_| self.context.options.holds(Rule::Totals));
+        let folder = |partition: &BinaryRow| crate::paimon::path::partition_path(lake.schema(), partition);
+        let Some((partition, theirs, ours)) = mixed else {
+            // Rows of others that came meanwhile would hide ours, or be hidden by them: which of both is newer was not looked at.
+            if self.context.table.has_primary_key()
+                && self.context.options.holds(Rule::Sequences)
+                && let Some((partition, bucket, theirs, ours)) = used_sequence(&live, &self.work.first_sequences())
+            {
+                return Err(Error::stale(format!(
+                    "somebody else has written to bucket `{bucket}` of `{}{}` since this round looked: sequence number `{theirs}`, ours begin at `{ours}`",
+                    lake.object(""),
+                    folder(&partition)?
+                )));
+            }
+            return Ok(schema_id);
+        };
+        let folder = folder(&partition)?;
         let theirs: Vec<String> = theirs.iter().map(i32::to_string).collect();
         Err(Error::data(format!(
             "table `{table}`: partition `{folder}` has bucket count `{ours}` in Fluss, but files of total `{}` in `{}`",
@@ -512,6 +525,7 @@ mod tests {
             started_ms: 0,
             tiering_epoch: None,
             entries: vec![],
+            changelog: vec![],
             end_offsets: offsets(&[7]),
             max_timestamps: BTreeMap::new(),
         }

@@ -66,6 +66,8 @@ pub enum Rule {
     SameLakeTable,
     /// 5b: a partition has one bucket total.
     Totals,
+    /// 5b: the rows of a primary-key bucket have greater sequence numbers than all that are there.
+    Sequences,
     /// 5c: create if absent.
     CreateIfAbsent,
     /// 5d: the round id tells whether a publish won, not user, identifier and kind.
@@ -98,7 +100,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::KnownFirst,
         Self::SecondLook,
         Self::HoleAgain,
@@ -129,6 +131,7 @@ impl Rule {
         Self::FlussMadeAbove,
         Self::SameLakeTable,
         Self::Totals,
+        Self::Sequences,
         Self::CreateIfAbsent,
         Self::RoundId,
         Self::LastLook,

@@ -21,6 +21,9 @@ const WRITES_MAX: usize = 4;
 pub struct Delta {
     manifests: Vec<ManifestFile>,
     rows: i64,
+    changelog: Vec<ManifestFile>,
+    /// Rows of the changelog files; 0 without any.
+    changelog_rows: i64,
 }
 
 /// Lists of one attempt, written for one newest snapshot.
@@ -28,6 +31,8 @@ pub struct Delta {
 pub struct Staged {
     base: Listed,
     delta: Listed,
+    /// Where the commit has changelog files, and their rows.
+    changelog: Option<(Listed, i64)>,
     rows: i64,
     /// Manifests that merging made.
     merged: Vec<String>,
@@ -63,21 +68,20 @@ impl Names {
 }
 
 impl LakeTable {
-    /// Writes the manifests of a commit, rolled by size. No entries, no manifest.
+    /// Writes the manifests of a commit, rolled by size: of its data files, and of its `changelog` files (P9.3). No entries, no
+    /// manifest.
     ///
     /// # Errors
     /// `Unavailable`; `Data` when a partition row does not fit the table; `Internal` when an entry is named twice.
-    pub async fn write_delta(&self, entries: Vec<ManifestEntry>) -> Result<Delta> {
-        let identities: BTreeSet<FileIdentity> = entries.iter().map(FileIdentity::of).collect();
-        if identities.len() < entries.len() {
+    pub async fn write_delta(&self, entries: Vec<ManifestEntry>, changelog: Vec<ManifestEntry>) -> Result<Delta> {
+        let identities: BTreeSet<FileIdentity> = entries.iter().chain(&changelog).map(FileIdentity::of).collect();
+        if identities.len() < entries.len() + changelog.len() {
             return Err(Error::internal("a commit names a file twice"));
         }
-        let rows = entries.iter().fold(0_i64, |rows, entry| match entry.kind {
-            EntryKind::Add => rows.saturating_add(entry.file.row_count),
-            EntryKind::Delete => rows.saturating_sub(entry.file.row_count),
-        });
+        let (rows, changelog_rows) = (rows_of(&entries), rows_of(&changelog));
         let options = TableOptions::parse(&self.schema)?;
-        Ok(Delta { manifests: self.write_manifests(entries, &options).await?, rows })
+        let manifests = self.write_manifests(entries, &options).await?;
+        Ok(Delta { manifests, rows, changelog: self.write_manifests(changelog, &options).await?, changelog_rows })
     }
 
     async fn write_manifests(&self, entries: Vec<ManifestEntry>, options: &TableOptions) -> Result<Vec<ManifestFile>> {
@@ -122,14 +126,22 @@ impl LakeTable {
         if merge {
             (manifests, merged) = self.merge(manifests, &options).await?;
         }
-        // The base list's number comes before the delta list's, as in Java.
-        let names = [(); 2].map(|()| path::manifest_list_name(self.names.uuid, self.names.next()));
-        let [base, listed] = names;
-        let (base, listed) = futures::try_join!(
+        // Numbers in Java's order: base, delta, changelog.
+        let name = || path::manifest_list_name(self.names.uuid, self.names.next());
+        let (base, listed) = (name(), name());
+        let changelog = async {
+            if delta.changelog.is_empty() {
+                return Ok(None);
+            }
+            let listed = self.write_list(name(), delta.changelog.clone(), &options).await?;
+            Ok(Some((listed, delta.changelog_rows)))
+        };
+        let (base, listed, changelog) = futures::try_join!(
             self.write_list(base, manifests, &options),
-            self.write_list(listed, delta.manifests.clone(), &options)
+            self.write_list(listed, delta.manifests.clone(), &options),
+            changelog
         )?;
-        Ok(Staged { base, delta: listed, rows: delta.rows, merged })
+        Ok(Staged { base, delta: listed, changelog, rows: delta.rows, merged })
     }
 
     /// The manifests after merging, and the names of those that it made.
@@ -236,8 +248,8 @@ impl LakeTable {
     /// # Errors
     /// `Unavailable`.
     pub async fn discard_staged(&self, staged: &Staged) -> Result<()> {
-        let lists = [staged.base.name.clone(), staged.delta.name.clone()];
-        self.delete_manifests(lists.into_iter().chain(staged.merged.iter().cloned())).await
+        let lists = [&staged.base, &staged.delta].into_iter().chain(staged.changelog.as_ref().map(|(listed, _)| listed));
+        self.delete_manifests(lists.map(|listed| listed.name.clone()).chain(staged.merged.iter().cloned())).await
     }
 
     /// Deletes the manifests of a commit, when no snapshot can name them.
@@ -245,13 +257,22 @@ impl LakeTable {
     /// # Errors
     /// `Unavailable`.
     pub async fn discard_delta(&self, delta: &Delta) -> Result<()> {
-        self.delete_manifests(delta.manifests.iter().map(|manifest| manifest.file_name.clone())).await
+        let manifests = delta.manifests.iter().chain(&delta.changelog);
+        self.delete_manifests(manifests.map(|manifest| manifest.file_name.clone())).await
     }
 
     async fn delete_manifests(&self, names: impl Iterator<Item = String>) -> Result<()> {
         let places: Vec<String> = names.map(|name| self.object(&path::manifest(&name))).collect();
         try_join_all(places.iter().map(|place| self.store.delete(place))).await.map(|_| ())
     }
+}
+
+/// Rows that entries add, less those that they remove.
+fn rows_of(entries: &[ManifestEntry]) -> i64 {
+    entries.iter().fold(0_i64, |rows, entry| match entry.kind {
+        EntryKind::Add => rows.saturating_add(entry.file.row_count),
+        EntryKind::Delete => rows.saturating_sub(entry.file.row_count),
+    })
 }
 
 /// What stands at a place of the base list after a full merge.
@@ -275,8 +296,8 @@ impl Staged {
             base_manifest_list_size: Some(self.base.bytes),
             delta_manifest_list: self.delta.name.clone(),
             delta_manifest_list_size: Some(self.delta.bytes),
-            changelog_manifest_list: None,
-            changelog_manifest_list_size: None,
+            changelog_manifest_list: self.changelog.as_ref().map(|(listed, _)| listed.name.clone()),
+            changelog_manifest_list_size: self.changelog.as_ref().map(|(listed, _)| listed.bytes),
             index_manifest: newest.and_then(|newest| newest.index_manifest.clone()),
             commit_user: facts.user,
             commit_identifier: facts.identifier,
@@ -284,7 +305,7 @@ impl Staged {
             time_ms: newest.map_or(facts.time_ms, |newest| facts.time_ms.max(newest.time_ms)),
             total_record_count: Some(total.saturating_add(self.rows)),
             delta_record_count: Some(self.rows),
-            changelog_record_count: None,
+            changelog_record_count: self.changelog.as_ref().map(|(_, rows)| *rows),
             watermark: newest.and_then(|newest| newest.watermark),
             statistics: newest.and_then(|newest| newest.statistics.clone()).filter(|_| same_schema),
             properties: facts.properties,

@@ -242,7 +242,7 @@ async fn commit(lake: &LakeTable, entries: Vec<ManifestEntry>) -> Snapshot {
         Some(id) => lake.snapshot(id).await.unwrap(),
         None => None,
     };
-    let delta = lake.write_delta(entries).await.unwrap();
+    let delta = lake.write_delta(entries, vec![]).await.unwrap();
     let staged = lake.stage(newest.as_ref(), &delta, true).await.unwrap();
     let facts = CommitFacts {
         schema_id: lake.newest_schema_id().await.unwrap(),
@@ -339,7 +339,7 @@ async fn inherited_members_are_carried_and_properties_are_not() {
     first.index_manifest = Some("index-manifest-1".into());
     first.next_row_id = Some(5);
     first.time_ms = i64::MAX;
-    let delta = lake.write_delta(vec![]).await.unwrap();
+    let delta = lake.write_delta(vec![], vec![]).await.unwrap();
     let staged = lake.stage(Some(&first), &delta, true).await.unwrap();
     let facts = |schema_id| CommitFacts {
         schema_id,
@@ -361,14 +361,57 @@ async fn discarding_leaves_nothing_of_an_attempt() {
     let lake = table(&[]).await;
     commit(&lake, vec![entry(EntryKind::Add, "a", 1)]).await;
     let before = lake.store().list(&lake.object("manifest")).await.unwrap();
-    let delta = lake.write_delta(vec![entry(EntryKind::Add, "a", 2)]).await.unwrap();
+    let delta = lake.write_delta(vec![entry(EntryKind::Add, "a", 2)], vec![]).await.unwrap();
     let newest = lake.snapshot(1).await.unwrap();
     let staged = lake.stage(newest.as_ref(), &delta, true).await.unwrap();
     lake.discard_staged(&staged).await.unwrap();
     lake.discard_delta(&delta).await.unwrap();
     assert_eq!(lake.store().list(&lake.object("manifest")).await.unwrap(), before);
     let twice = vec![entry(EntryKind::Add, "a", 2), entry(EntryKind::Add, "a", 2)];
-    assert_eq!(lake.write_delta(twice).await.unwrap_err().kind(), Kind::Internal);
+    assert_eq!(lake.write_delta(twice, vec![]).await.unwrap_err().kind(), Kind::Internal);
+}
+
+#[tokio::test]
+async fn changelog_files_have_a_list_of_their_own_and_are_not_inherited() {
+    let lake = table(&[]).await;
+    let before = commit(&lake, vec![entry(EntryKind::Add, "a", 1)]).await;
+    let change = |number: u64| {
+        let mut entry = entry(EntryKind::Add, "a", number);
+        entry.file.file_name = format!("changelog-{number}.parquet");
+        entry.file.row_count = 17;
+        entry
+    };
+    let delta = lake.write_delta(vec![entry(EntryKind::Add, "a", 2)], vec![change(3), change(4)]).await.unwrap();
+    let staged = lake.stage(Some(&before), &delta, true).await.unwrap();
+    let facts = || CommitFacts {
+        schema_id: 0,
+        user: "u".into(),
+        identifier: 1,
+        kind: "APPEND".into(),
+        time_ms: 3,
+        properties: BTreeMap::new(),
+    };
+    let snapshot = staged.snapshot(Some(&before), facts());
+    valid(&lake, &snapshot, Some(&before)).await;
+    let list = snapshot.changelog_manifest_list.clone().unwrap();
+    let size = lake.store().size(&lake.object(&path::manifest(&list))).await.unwrap();
+    assert_eq!(size, snapshot.changelog_manifest_list_size.map(|size| u64::try_from(size).unwrap()));
+    let manifests = lake.read_manifest_list(&list).await.unwrap();
+    assert_eq!((manifests.len(), manifests[0].num_added_files), (1, 2));
+    let entries = lake.read_manifest(&manifests[0].file_name).await.unwrap();
+    assert_eq!(entries, [change(3), change(4)]);
+    assert_eq!((snapshot.changelog_record_count, snapshot.delta_record_count), (Some(34), Some(10)));
+    assert_eq!(names(&lake, &snapshot).await, ["data-1.parquet", "data-2.parquet"], "no reader of rows meets them");
+
+    let empty = lake.write_delta(vec![], vec![]).await.unwrap();
+    let next = lake.stage(Some(&snapshot), &empty, true).await.unwrap().snapshot(Some(&snapshot), facts());
+    assert_eq!((next.changelog_manifest_list, next.changelog_record_count), (None, None));
+
+    lake.discard_staged(&staged).await.unwrap();
+    lake.discard_delta(&delta).await.unwrap();
+    let left = lake.store().list(&lake.object("manifest")).await.unwrap();
+    let own: BTreeSet<String> = [list, manifests[0].file_name.clone()].into_iter().collect();
+    assert!(left.iter().all(|file| !own.iter().any(|name| file.path.ends_with(name))), "{left:?}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow_array::RecordBatch;
 use futures::stream::{self, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -13,11 +14,11 @@ use super::limits::Progress;
 use super::pressure::{Buffer, Pressure};
 use crate::error::{Error, Result};
 use crate::mapping::LakeRows;
-use crate::model::{LogBatch, Schema, SchemaId, Split, StartOffset, TableInfo};
+use crate::model::{ChangeKind, LogBatch, Schema, SchemaId, Split, StartOffset, TableInfo};
 use crate::read::{Chunk, Cut, Reader, SplitStream};
 use crate::runtime::{Moment, Runtime};
 use crate::source::TableScan;
-use crate::write::{BucketTarget, BucketWriter, ManifestEntry, WriteContext};
+use crate::write::{BucketFiles, BucketTarget, BucketWriter, ManifestEntry, WriteContext};
 
 /// Reading has so long, even where recovery and planning took the whole time up to the deadline: else a table of which they always do
 /// would never come forward.
@@ -52,8 +53,9 @@ pub(super) struct Done {
     pub(super) split: Split,
     /// Exclusive end of what was read, at most the split's stop offset; `None` = nothing was.
     pub(super) end_offset: Option<i64>,
-    pub(super) entries: Vec<ManifestEntry>,
+    pub(super) files: BucketFiles,
     pub(super) fetched_bytes: u64,
+    /// Rows read.
     pub(super) rows: u64,
     /// Commit timestamp of the last row; −1 = no row.
     pub(super) max_timestamp_ms: i64,
@@ -61,7 +63,7 @@ pub(super) struct Done {
 
 impl Done {
     fn new(split: Split) -> Self {
-        Self { split, end_offset: None, entries: vec![], fetched_bytes: 0, rows: 0, max_timestamp_ms: -1 }
+        Self { split, end_offset: None, files: BucketFiles::default(), fetched_bytes: 0, rows: 0, max_timestamp_ms: -1 }
     }
 
     /// Whether a limit ended it before its stop offset.
@@ -69,17 +71,34 @@ impl Done {
         self.end_offset != Some(self.split.stop_offset)
     }
 
-    /// Whether its rows are in its files, and fit between its offsets.
-    pub(super) fn is_sound(&self) -> bool {
+    /// Whether its rows are in its files, and fit between its offsets. Of a primary-key table the data files have the last row of a key
+    /// alone, changelog files every row.
+    pub(super) fn is_sound(&self, has_primary_key: bool) -> bool {
         let end = self.end_offset.unwrap_or(-1);
         let start = match self.split.start {
             StartOffset::At(offset) => offset,
             StartOffset::Earliest => 0,
         };
-        let in_files: i64 = self.entries.iter().map(|entry| entry.file.row_count).sum();
+        let sum = |entries: &[ManifestEntry]| entries.iter().map(|entry| entry.file.row_count).sum::<i64>();
+        let (data, changelog) = (sum(&self.files.data), sum(&self.files.changelog));
         let rows = i64::try_from(self.rows).unwrap_or(i64::MAX);
-        start <= end && end <= self.split.stop_offset && rows == in_files && rows <= end - start
+        let in_files = if has_primary_key { data <= rows && (changelog == 0 || changelog == rows) } else { data == rows };
+        start <= end && end <= self.split.stop_offset && in_files && rows <= end - start
     }
+
+    fn files(&self) -> impl Iterator<Item = &ManifestEntry> {
+        self.files.data.iter().chain(&self.files.changelog)
+    }
+}
+
+/// A batch in the lake's columns.
+struct Converted {
+    rows: RecordBatch,
+    /// What each row does; `None` = all are appends.
+    changes: Option<Vec<ChangeKind>>,
+    base_offset: i64,
+    /// The memory that it was given.
+    bytes: usize,
 }
 
 impl Work {
@@ -114,8 +133,7 @@ impl Work {
             }
         }
         let Some(fault) = fault else { return Ok(done) };
-        let entries: Vec<ManifestEntry> = done.into_iter().flat_map(|split| split.entries).collect();
-        if let Err(error) = self.write.discard(&entries).await {
+        if let Err(error) = self.write.discard(done.iter().flat_map(Done::files)).await {
             debug!(error = %error.chain(), "files of a failed round stay for the orphan sweep");
         }
         Err(fault)
@@ -153,8 +171,8 @@ impl Work {
             }
             return Err(error);
         }
-        done.entries = writer.finish().await?.data;
-        debug!(bucket = %done.split.bucket, rows = done.rows, files = done.entries.len(), cut = done.is_cut(), "split written");
+        done.files = writer.finish().await?;
+        debug!(bucket = %done.split.bucket, rows = done.rows, files = done.files.data.len(), cut = done.is_cut(), "split written");
         Ok(done)
     }
 
@@ -176,10 +194,10 @@ impl Work {
                 done.max_timestamp_ms = last.commit_timestamp_ms;
             }
             let (fetched_bytes, before) = (fetched_bytes as u64, done.rows);
-            for (batch, base_offset, bytes) in self.convert(&done.split, batches).await? {
-                done.rows = done.rows.saturating_add(batch.num_rows() as u64);
+            for Converted { rows, changes, base_offset, bytes } in self.convert(&done.split, batches).await? {
+                done.rows = done.rows.saturating_add(rows.num_rows() as u64);
                 let share = permit.split(bytes);
-                writer.write(batch, None, base_offset, share).await?;
+                writer.write(rows, changes.as_deref(), base_offset, share).await?;
             }
             done.end_offset = Some(end_offset);
             done.fetched_bytes = done.fetched_bytes.saturating_add(fetched_bytes);
@@ -193,8 +211,8 @@ impl Work {
         Ok(())
     }
 
-    /// To the lake's columns, on an encoder thread. Each with its base offset and the memory that it was given.
-    async fn convert(&self, split: &Split, batches: Vec<LogBatch>) -> Result<Vec<(arrow_array::RecordBatch, i64, usize)>> {
+    /// To the lake's columns, on an encoder thread.
+    async fn convert(&self, split: &Split, batches: Vec<LogBatch>) -> Result<Vec<Converted>> {
         let mut schemas: BTreeMap<SchemaId, Arc<Schema>> = BTreeMap::new();
         for batch in &batches {
             if batch.schema_id > self.table.schema_id() {
@@ -221,8 +239,8 @@ impl Work {
             let one = |batch: LogBatch| {
                 let schema = schemas.get(&batch.schema_id).ok_or_else(|| Error::internal("a batch without schema"))?;
                 let bytes = batch.rows.get_array_memory_size();
-                let converted = rows.convert(&batch, schema, partition.as_deref())?;
-                Ok((converted, batch.base_offset, bytes))
+                let rows = rows.convert(&batch, schema, partition.as_deref())?;
+                Ok(Converted { rows, changes: batch.changes, base_offset: batch.base_offset, bytes })
             };
             batches.into_iter().map(one).collect::<Result<Vec<_>>>()
         };

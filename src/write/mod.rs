@@ -121,9 +121,9 @@ impl WriteContext {
     ///
     /// # Errors
     /// `Unavailable` when some could not be deleted; the others are.
-    pub async fn discard(&self, files: &[ManifestEntry]) -> Result<()> {
+    pub async fn discard(&self, files: impl IntoIterator<Item = &ManifestEntry>) -> Result<()> {
         let paths = files
-            .iter()
+            .into_iter()
             .map(|entry| Ok(format!("{}/{}", self.root, path::data_file(&self.schema, entry)?)))
             .collect::<Result<Vec<_>>>()?;
         self.delete(paths).await

@@ -163,3 +163,16 @@ fn totals_of_touched_partitions_must_be_ours() {
     assert_eq!(mixed_totals(&live, &ours(2, 4)), Some((row(2), BTreeSet::from([4, 8]), 4)));
     assert_eq!(mixed_totals(&live, &ours(3, 4)), Some((row(3), BTreeSet::from([-1]), 4)));
 }
+
+#[test]
+fn a_bucket_that_has_one_of_our_sequence_numbers_by_now_is_named() {
+    let row = |byte: u8| BinaryRow(Bytes::from(vec![0, 0, 0, 1, byte]));
+    let live = |max: &[(i32, i64)]| LivePartition { max_sequence: max.iter().copied().collect(), ..LivePartition::default() };
+    let live = BTreeMap::from([(row(1), live(&[(0, 9), (1, 20)]))]);
+    let ours = |partition: u8, bucket: i32, first: i64| BTreeMap::from([((row(partition), bucket), first)]);
+    assert_eq!(used_sequence(&live, &ours(1, 0, 10)), None);
+    assert_eq!(used_sequence(&live, &ours(1, 2, 0)), None);
+    assert_eq!(used_sequence(&live, &ours(2, 0, 0)), None);
+    assert_eq!(used_sequence(&live, &ours(1, 0, 9)), Some((row(1), 0, 9, 9)));
+    assert_eq!(used_sequence(&live, &ours(1, 1, 10)), Some((row(1), 1, 20, 10)));
+}

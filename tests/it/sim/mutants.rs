@@ -89,6 +89,7 @@ const CAUGHT: &[(Off, By)] = &[
     (Off::Rule(Rule::FlussMadeAbove), by!(schedules::services_that_hold_one_table_while_rows_arrive_and_processes_die)),
     (Off::Rule(Rule::SameLakeTable), by!(directed::a_lake_table_that_is_made_again_under_a_round_gets_none_of_its_files)),
     (Off::Rule(Rule::Totals), by!(schedules::a_partition_with_another_total_in_the_lake_is_held_by_name)),
+    (Off::Rule(Rule::Sequences), by!(directed::rows_of_others_and_ours_share_no_sequence_number)),
     (Off::Rule(Rule::CreateIfAbsent), by!(directed::a_publish_that_lost_a_race_overwrites_nothing)),
     (Off::Rule(Rule::RoundId), by!(directed::a_rivals_snapshot_under_our_id_is_not_ours)),
     (Off::Rule(Rule::LastLook), Economy("what is not seen now is found by the next recovery; the round is told as stale although it won")),

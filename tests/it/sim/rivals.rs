@@ -60,7 +60,7 @@ pub(crate) async fn java_round(world: &World, turns: u64) {
     world.pause(turns).await;
     // The overlay over whatever is K by now (F3.2).
     let Ok(offsets_path) = world.cluster.prepare_raw(table.id, &world.path, &ends, false) else { return };
-    let delta = lake.write_delta(entries).await.unwrap();
+    let delta = lake.write_delta(entries, vec![]).await.unwrap();
     let id = loop {
         let newest = match lake.newest_snapshot_id().await.unwrap() {
             Some(id) => lake.snapshot(id).await.unwrap(),
@@ -91,7 +91,7 @@ pub(crate) async fn java_round(world: &World, turns: u64) {
 pub(crate) async fn overwrite(world: &World, id: i64) {
     let lake = world.lake().await;
     let below = lake.snapshot(id - 1).await.unwrap();
-    let delta = lake.write_delta(vec![]).await.unwrap();
+    let delta = lake.write_delta(vec![], vec![]).await.unwrap();
     let staged = lake.stage(below.as_ref(), &delta, false).await.unwrap();
     let json = staged.snapshot(below.as_ref(), world.facts("java", "COMPACT")).to_json().unwrap();
     world.store.put(&format!("{ROOT}/{}", path::snapshot(id)), json.into()).await.unwrap();

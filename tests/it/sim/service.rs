@@ -98,6 +98,7 @@ impl Service {
             started_ms,
             tiering_epoch: None,
             entries: vec![],
+            changelog: vec![],
             end_offsets: LakeOffsets::default(),
             max_timestamps: BTreeMap::new(),
         };

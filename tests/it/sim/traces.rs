@@ -31,7 +31,7 @@ async fn java_puts_the_first(world: &World, with_rows: bool) -> String {
         entries.push(file);
     }
     let offsets_path = world.cluster.prepare_raw(table, &world.path, &ends, true).unwrap();
-    let delta = lake.write_delta(entries).await.unwrap();
+    let delta = lake.write_delta(entries, vec![]).await.unwrap();
     let staged = lake.stage(None, &delta, false).await.unwrap();
     let json = staged.snapshot(None, world.java_facts(&offsets_path)).to_json().unwrap();
     world.store.put(&format!("{ROOT}/{}", path::snapshot(1)), json.into()).await.unwrap();

@@ -36,6 +36,7 @@ pub(crate) struct World {
     pub(crate) cluster: MemoryCluster,
     pub(crate) path: TablePath,
     partitioned: bool,
+    keyed: bool,
     /// Offsets that hold no row.
     empty: Arc<Mutex<BTreeSet<(TableBucket, i64)>>>,
     /// Exclusive end of each bucket that was ever written.
@@ -67,6 +68,15 @@ pub(crate) fn for_seeds<F: Future<Output = ()>>(name: &str, count: u64, test: im
 impl World {
     /// A log table of two buckets, partitioned by `day` or not, in Fluss and in the lake.
     pub(crate) async fn new(seed: u64, partitioned: bool) -> Self {
+        Self::made(seed, partitioned, false).await
+    }
+
+    /// The same with primary key `id`, without partitions.
+    pub(crate) async fn keyed(seed: u64) -> Self {
+        Self::made(seed, false, true).await
+    }
+
+    async fn made(seed: u64, partitioned: bool, keyed: bool) -> Self {
         let runtime = Runtime::simulated(seed, 1_764_460_800_000, MEMORY);
         let world = Self {
             seed,
@@ -74,6 +84,7 @@ impl World {
             cluster: MemoryCluster::new(runtime.clone()),
             path: TablePath::new("demo", "t"),
             partitioned,
+            keyed,
             empty: Arc::default(),
             ends: Arc::default(),
             late_puts: Arc::default(),
@@ -88,7 +99,7 @@ impl World {
     pub(crate) fn create_table(&self) {
         let day = self.partitioned.then(|| "day".to_owned());
         let descriptor = TableDescriptor {
-            schema: Schema { id: SchemaId(1), fields: fields(), primary_key: vec![], highest_field_id: 1 },
+            schema: Schema { id: SchemaId(1), fields: fields(), primary_key: self.key(), highest_field_id: 1 },
             comment: None,
             partition_keys: day.into_iter().collect(),
             bucket_keys: vec!["id".into()],
@@ -99,6 +110,10 @@ impl World {
         self.cluster.create_table(&self.path, &descriptor).unwrap();
     }
 
+    fn key(&self) -> Vec<String> {
+        self.keyed.then(|| "id".to_owned()).into_iter().collect()
+    }
+
     pub(crate) async fn create_lake_table(&self, options: &[(&str, &str)]) {
         let mut all = BTreeMap::from([("bucket".to_owned(), "2".to_owned()), ("bucket-key".to_owned(), "id".to_owned())]);
         all.extend(options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
@@ -107,7 +122,7 @@ impl World {
             fields: fields(),
             highest_field_id: 1,
             partition_keys: if self.partitioned { vec!["day".into()] } else { vec![] },
-            primary_keys: vec![],
+            primary_keys: self.key(),
             options: all,
             comment: None,
             time_ms: self.runtime.clock.now_ms(),
@@ -214,7 +229,7 @@ impl World {
                 None => None,
             };
             self.pause(4).await;
-            let delta = lake.write_delta(vec![]).await.unwrap();
+            let delta = lake.write_delta(vec![], vec![]).await.unwrap();
             let Ok(staged) = lake.stage(newest.as_ref(), &delta, false).await else { continue };
             if lake.publish(&staged.snapshot(newest.as_ref(), self.facts("somebody", "APPEND"))).await.unwrap()
                 == lake::Published::Created

@@ -41,6 +41,7 @@ all! {
     a_base_whose_id_is_used_again_holds_the_table,
     a_base_that_expires_under_a_round_is_no_fault,
     a_lake_table_that_is_made_again_under_a_round_gets_none_of_its_files,
+    rows_of_others_and_ours_share_no_sequence_number,
     a_publish_that_lost_a_race_overwrites_nothing,
     a_rivals_snapshot_under_our_id_is_not_ours,
     a_late_publish_above_a_rollback_finds_its_lists,
@@ -163,7 +164,7 @@ pub(super) fn a_snapshot_that_was_built_on_another_than_k_holds_the_table() {
         commits(&world).await;
         // Built when nothing was there yet.
         let lake = world.lake().await;
-        let delta = lake.write_delta(vec![]).await.unwrap();
+        let delta = lake.write_delta(vec![], vec![]).await.unwrap();
         let facts = CommitFacts { identifier: COMMIT_IDENTIFIER, ..world.facts("java", "APPEND") };
         let mut stray = lake.stage(None, &delta, false).await.unwrap().snapshot(None, facts);
         stray.id = 2;
@@ -189,7 +190,7 @@ async fn java_made(world: &World, from: i64, to: i64) {
     ends.0.insert(at.into(), to);
     let offsets = world.cluster.prepare_raw(table, &world.path, &ends, true).unwrap();
     let newest = lake.snapshot(world.newest().await).await.unwrap();
-    let delta = lake.write_delta(entries).await.unwrap();
+    let delta = lake.write_delta(entries, vec![]).await.unwrap();
     let staged = lake.stage(newest.as_ref(), &delta, false).await.unwrap();
     let snapshot = staged.snapshot(newest.as_ref(), world.java_facts(&offsets));
     assert_eq!(lake.publish(&snapshot).await.unwrap(), Published::Created);
@@ -357,6 +358,33 @@ pub(super) fn a_lake_table_that_is_made_again_under_a_round_gets_none_of_its_fil
         world.create_lake_table(&[]).await;
         drop(round.await.unwrap());
         heals(&world).await;
+    });
+}
+
+#[test]
+pub(super) fn rows_of_others_and_ours_share_no_sequence_number() {
+    for_seeds("sequence numbers", 1, |seed| async move {
+        let world = World::keyed(seed).await;
+        let (at, lake) = (bucket(world.info().await.id, None, 0), world.lake().await);
+        world.append(at, 2);
+        commits(&world).await;
+        world.append(at, 1);
+        // A user puts rows into the bucket after this round has looked for the number that its own begin at.
+        let file = entry(BinaryRow::empty(), 0, 2, "data-user.parquet".to_owned(), 2, 2);
+        world.store.put(&lake.object(&path::data_file(lake.schema(), &file).unwrap()), body(at, &[8, 9]).into()).await.unwrap();
+        let newest = lake.snapshot(world.newest().await).await.unwrap();
+        let delta = lake.write_delta(vec![file], vec![]).await.unwrap();
+        let staged = lake.stage(newest.as_ref(), &delta, false).await.unwrap();
+        let users = staged.snapshot(newest.as_ref(), world.facts("somebody", "APPEND"));
+        assert_eq!(lake.publish(&users).await.unwrap(), Published::Created);
+        if let Err(error) = Service::healthy(&world).round().await {
+            assert_eq!(error.kind(), Kind::Stale, "{}", error.chain());
+        }
+        let newest = lake.snapshot(world.newest().await).await.unwrap().unwrap();
+        let live = lake.live_entries(&newest, None).await.unwrap();
+        let numbers: Vec<(i64, i64)> =
+            live.iter().map(|entry| (entry.file.min_sequence_number, entry.file.max_sequence_number)).collect();
+        assert!(numbers.is_sorted_by(|one, next| one.1 < next.0), "{numbers:?}");
     });
 }
 

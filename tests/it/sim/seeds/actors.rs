@@ -407,7 +407,7 @@ async fn commit<F: Future<Output = Option<Vec<ManifestEntry>>>>(
             None => None,
         };
         let entries = entries(lake.clone(), newest.clone()).await?;
-        let delta = lake.write_delta(entries).await.unwrap();
+        let delta = lake.write_delta(entries, vec![]).await.unwrap();
         let staged = lake.stage(newest.as_ref(), &delta, false).await;
         stage.sleep(Duration::from_millis(rng.below(500))).await;
         if let Ok(staged) = staged {
