@@ -21,8 +21,8 @@ use crate::error::{Error, Kind, Result};
 use crate::lake::LakeTable;
 use crate::mapping::{self, LakeRows};
 use crate::model::{
-    BucketProgress, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, Split, StartOffset, TableId, TableInfo,
-    TablePath, TieringEpoch,
+    BucketProgress, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, Split, SplitKind, StartOffset, TableId,
+    TableInfo, TablePath, TieringEpoch,
 };
 use crate::plan::{self, Scope};
 use crate::read::{self, Cut, Reader};
@@ -332,9 +332,10 @@ fn tell(summary: &mut RoundSummary, done: &[Done]) {
         summary.bytes += u64::try_from(bytes).unwrap_or(0);
         summary.buckets.push(BucketProgress {
             bucket: split.bucket.into(),
-            start_offset: match split.start {
-                StartOffset::At(offset) => offset,
-                StartOffset::Earliest => -2,
+            start_offset: match (split.kind, split.start) {
+                (SplitKind::State, _) => -1,
+                (SplitKind::Log, StartOffset::At(offset)) => offset,
+                (SplitKind::Log, StartOffset::Earliest) => -2,
             },
             end_offset: done.end_offset.unwrap_or(split.stop_offset),
             max_timestamp_ms: done.max_timestamp_ms,

@@ -29,6 +29,8 @@ pub(super) struct Report {
     /// Newest snapshot that a Fluss service made in the lake; beyond `known_snapshot`, a round would record it first.
     unknown_snapshot: Option<SnapshotId>,
     pub(super) splits: u64,
+    /// Splits that read a primary-key bucket's state, and not its log.
+    states: u64,
     /// Records between the lake and the end of the log.
     pub(super) backlog: u64,
     partitions: Vec<PartitionReport>,
@@ -48,6 +50,7 @@ struct PartitionReport {
     partition: String,
     layout: BucketLayout,
     splits: u64,
+    states: u64,
     backlog: u64,
 }
 
@@ -102,6 +105,7 @@ pub(super) async fn look(context: &RoundContext, path: &TablePath) -> Result<(Re
         known_snapshot: None,
         unknown_snapshot: None,
         splits: 0,
+        states: 0,
         backlog: 0,
         partitions: vec![],
         skipped: vec![],
@@ -145,11 +149,13 @@ pub(super) async fn look(context: &RoundContext, path: &TablePath) -> Result<(Re
     let plan = splits(&facts, &base, &Scope::default());
     for planned in plan.partitions {
         report.splits += planned.splits;
+        report.states += planned.states;
         report.backlog = report.backlog.saturating_add(planned.backlog);
         report.partitions.push(PartitionReport {
             partition: planned.partition.map(|partition| partition.name()).unwrap_or_default(),
             layout: planned.layout,
             splits: planned.splits,
+            states: planned.states,
             backlog: planned.backlog,
         });
     }
@@ -168,6 +174,9 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
         None => "never tiered".to_owned(),
     };
     output.data(&format!("{}: {} splits, {} records behind, {from}", report.table, count(report.splits), count(report.backlog)))?;
+    if report.states > 0 {
+        output.data(&format!("  {} buckets were never tiered: their state is read, not their log", count(report.states)))?;
+    }
     if let Some(snapshot) = report.unknown_snapshot {
         output.data(&format!(
             "  snapshot {snapshot} is in the lake, but not known to Fluss: a round would record it first, and has less to do"

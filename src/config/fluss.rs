@@ -41,7 +41,7 @@ enum Meaning {
 }
 
 const READS: &str = "reading has its own bounds, `[read]` and `memory.limit`";
-const NO_STATE: &str = "primary-key tables are not read";
+const STATES: &str = "states of primary-key tables are asked for in portions of `read.bucket_bytes`";
 const WRITES: &str = "it belongs to other clients of Fluss";
 const REMOTE: &str = "segments in remote storage are read in ranges within `memory.limit`";
 
@@ -72,7 +72,7 @@ const KEYS: &[(&str, Meaning)] = &[
     ("fluss.client.scanner.io.tmpdir", Meaning::Nothing("nothing is kept on the local disk")),
     ("fluss.client.scanner.remote-log.prefetch-num", Meaning::Nothing(REMOTE)),
     ("fluss.client.remote-file.download-thread-num", Meaning::Nothing(REMOTE)),
-    ("fluss.client.scanner.kv.*", Meaning::Nothing(NO_STATE)),
+    ("fluss.client.scanner.kv.*", Meaning::Nothing(STATES)),
     ("fluss.client.filesystem.*", Meaning::Nothing("no token of the cluster is used for the lake")),
     ("fluss.client.writer.*", Meaning::Nothing(WRITES)),
     ("fluss.client.lookup.*", Meaning::Nothing(WRITES)),

@@ -23,7 +23,6 @@ use crate::error::{Error, Kind, Result};
 use crate::model::{RoundOutcome, RoundSummary, TableId, TableInfo, TablePath};
 use crate::round::{self, Job, Limits, RoundContext};
 use crate::runtime::{Backoff, BackoffOptions, Moment, Runtime};
-use crate::source::Lease;
 use crate::telemetry;
 
 /// After the grace: rounds have this long to notice that they are aborted ...
@@ -31,7 +30,7 @@ const ABORT_MAX: Duration = Duration::from_secs(2);
 /// ... and the coordinator this long, from the end of the grace, to hear which tables come back.
 const HAND_BACK_MAX: Duration = Duration::from_secs(5);
 
-/// A round that is still not done so long after its deadline never will be.
+/// A round that is still not done so long after its deadline, and has read nothing for so long, never will be.
 const STUCK_MAX: Duration = Duration::from_secs(60 * 60);
 /// One whose lease is lost has so long to notice.
 const LOST_MAX: Duration = Duration::from_secs(30);
@@ -574,26 +573,38 @@ async fn work(
     job.limits.deadline = Some(now + time);
     let ended = tokio::select! {
         ended = round::run(&context, &job) => ended,
-        error = stuck(&context.runtime, job.lease.as_ref(), time) => Err(error),
+        error = stuck(&context.runtime, &job, time) => Err(error),
     };
     let found = ended.as_ref().ok().and_then(|summary| summary.freshness_ms).map(Duration::from_millis);
     (ended, found.or(freshness))
 }
 
-/// Ends a round that does not end by itself, long after its `time` or soon after its lease. A round may die anywhere.
-async fn stuck(runtime: &Runtime, lease: Option<&Lease>, time: Duration) -> Error {
+/// Ends a round that does not end by itself, long after its `time` and what it has read last, or soon after its lease. A round may die
+/// anywhere. (A bucket's state is read to its end, however long that takes: F1.5.)
+async fn stuck(runtime: &Runtime, job: &Job, time: Duration) -> Error {
     let lost = async {
-        match lease {
+        match &job.lease {
             Some(lease) => lease.lost().cancelled().await,
             None => pending().await,
         }
         runtime.clock.sleep(LOST_MAX).await;
     };
+    let began = runtime.clock.moment();
+    let stands_still = async {
+        runtime.clock.sleep(time).await;
+        loop {
+            let read = job.limits.progress.fetched_bytes();
+            runtime.clock.sleep(STUCK_MAX).await;
+            if job.limits.progress.fetched_bytes() == read {
+                return;
+            }
+        }
+    };
     tokio::select! {
         () = lost => Error::stale("the round did not end when its lease was lost"),
-        () = runtime.clock.sleep(time + STUCK_MAX) => {
-            let seconds = (time + STUCK_MAX).as_secs();
-            Error::internal(format!("the round did not end within `{seconds}` s")).with_hint(BUG)
+        () = stands_still => {
+            let seconds = began.elapsed().as_secs();
+            Error::internal(format!("the round did not end within `{seconds}` s, and read nothing in the last hour")).with_hint(BUG)
         }
     }
 }

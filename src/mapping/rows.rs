@@ -98,10 +98,9 @@ impl LakeRows {
                 }
                 Source::Null => new_null_array(target, rows),
                 Source::Bucket => Arc::new(Int32Array::from_value(batch.bucket.bucket.0, rows)),
-                Source::Offset => {
-                    let base = batch.base_offset;
-                    Arc::new(Int64Array::from_iter_values((base..).take(rows)))
-                }
+                // Rows of a state have none (F5.7).
+                Source::Offset if batch.base_offset < 0 => Arc::new(Int64Array::from_value(-1, rows)),
+                Source::Offset => Arc::new(Int64Array::from_iter_values((batch.base_offset..).take(rows))),
                 Source::Timestamp => {
                     let column = PrimitiveArray::<TimestampMillisecondType>::from_value(batch.commit_timestamp_ms, rows);
                     adapt(&(Arc::new(column) as ArrayRef), target)?

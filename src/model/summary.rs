@@ -27,7 +27,7 @@ pub enum RoundOutcome {
 pub struct BucketProgress {
     /// The bucket.
     pub bucket: BucketKey,
-    /// First offset read; −2 = log start.
+    /// First offset read; −2 = log start, −1 = none: the bucket's state was read.
     pub start_offset: i64,
     /// Exclusive end, now in the lake.
     pub end_offset: i64,

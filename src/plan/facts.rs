@@ -16,6 +16,8 @@ pub struct Facts {
     pub table: Arc<TableInfo>,
     /// The partitions in name order; one entry without partition on a table that has none.
     pub partitions: Vec<PartitionFacts>,
+    /// Whether the servers serve states (F5.7); asked for only where a bucket of a primary-key table was never tiered.
+    pub serves_states: bool,
 }
 
 /// What Fluss says about one partition, or about a table without partitions.
@@ -35,6 +37,13 @@ impl PartitionFacts {
     /// Its name; empty on a table without partitions.
     pub(super) fn name(&self) -> String {
         self.partition.as_ref().map(|partition| partition.name()).unwrap_or_default()
+    }
+
+    /// Each bucket with its exclusive end offset; none where the partition was dropped.
+    pub(super) fn buckets(&self, table: &TableInfo) -> impl Iterator<Item = (TableBucket, i64)> {
+        let (table, partition) = (table.id, self.partition.as_ref().map(|partition| partition.id));
+        let ends = self.ends.iter().flatten().copied();
+        (0..self.layout.count).zip(ends).map(move |(bucket, end)| (TableBucket { table, partition, bucket: BucketId(bucket) }, end))
     }
 
     /// For messages.
@@ -63,8 +72,10 @@ pub async fn gather(
     partitions.retain(|partition| scope.has(partition.as_ref().map(|partition| partition.id)));
     partitions.sort_by_cached_key(|partition| partition.as_ref().map(|partition| partition.name()));
     let lookups = partitions.into_iter().map(|partition| look_up(scan, &table, partition, base));
-    let partitions = stream::iter(lookups).buffered(options.lookups_max.max(1)).try_collect().await?;
-    Ok(Facts { table, partitions })
+    let partitions: Vec<PartitionFacts> = stream::iter(lookups).buffered(options.lookups_max.max(1)).try_collect().await?;
+    let is_new = |found: &PartitionFacts| found.buckets(&table).any(|(bucket, end)| end > 0 && base.get(bucket).is_none());
+    let serves_states = table.has_primary_key() && partitions.iter().any(is_new) && scan.serves_states().await?;
+    Ok(Facts { table, partitions, serves_states })
 }
 
 async fn look_up(
@@ -85,10 +96,7 @@ async fn look_up(
     };
     check_count("end", ends, layout, table, &facts)?;
     // Also where nothing is tiered yet: a log that has expired to its end has nothing to read, and reading it would wait in vain.
-    let behind = (0..).map(BucketId).zip(ends).any(|(bucket, end)| {
-        let bucket = TableBucket { table: table.id, partition: facts.partition.as_ref().map(|partition| partition.id), bucket };
-        base.get(bucket).unwrap_or(0) < *end
-    });
+    let behind = facts.buckets(table).any(|(bucket, end)| base.get(bucket).unwrap_or(0) < end);
     if behind {
         let starts = scan.start_offsets(table, facts.partition.as_deref(), layout).await.or_else(gone)?;
         match starts {

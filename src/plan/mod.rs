@@ -62,14 +62,17 @@ pub struct PlannedPartition {
     pub layout: BucketLayout,
     /// Splits of it.
     pub splits: u64,
-    /// Records between the lake and the end of the log, of the buckets in scope; without known log start counted from 0.
+    /// Splits that read a bucket's state.
+    pub states: u64,
+    /// Records between the lake and the end of the log, of the buckets in scope; without known log start, and where the bucket's state
+    /// is read in their place, counted from 0.
     pub backlog: u64,
 }
 
 /// What a round would do.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Work, in order of partition name and bucket; each bucket at most once.
+    /// Work: states first (F1.5), then in order of partition name and bucket; each bucket at most once.
     pub splits: Vec<Split>,
     /// Every partition that is there, in name order.
     pub partitions: Vec<PlannedPartition>,
@@ -87,76 +90,119 @@ impl Plan {
     }
 }
 
-/// Decides the splits of a log table: from the base to the end of each bucket's log, or to its stop (F4.1).
+/// Decides the splits: from the base to the end of each bucket's log, or to its stop; of primary-key buckets that were never tiered
+/// their state, or their log where that is whole (F4.1).
 #[must_use]
 pub fn splits(facts: &Facts, base: &LakeOffsets, scope: &Scope) -> Plan {
     let mut plan = Plan::default();
+    let path = &facts.table.path;
     for found in &facts.partitions {
         let id = found.partition.as_ref().map(|partition| partition.id);
-        let Some(ends) = &found.ends else {
+        if found.ends.is_none() {
             plan.skipped.push(found.name());
             continue;
-        };
-        let mut planned = PlannedPartition { partition: found.partition.clone(), layout: found.layout, splits: 0, backlog: 0 };
+        }
+        let (partition, layout) = (found.partition.clone(), found.layout);
+        let mut planned = PlannedPartition { partition, layout, splits: 0, states: 0, backlog: 0 };
         let beyond = base.0.keys().filter(|key| key.partition == id && key.bucket.0 >= found.layout.count);
         for key in beyond {
             plan.faults.push(Error::data(format!(
-                "the lake has rows of bucket `{}` of {} of `{}`, which has `{}` buckets in Fluss",
+                "the lake has rows of bucket `{}` of {} of `{path}`, which has `{}` buckets in Fluss",
                 key.bucket,
                 found.place(),
-                facts.table.path,
                 found.layout.count
             )));
         }
-        for (index, (bucket, end)) in (0..found.layout.count).map(BucketId).zip(ends).enumerate() {
-            let bucket = TableBucket { table: facts.table.id, partition: id, bucket };
-            let Some(stop_offset) = scope.stop(bucket, *end) else { continue };
+        for (index, (bucket, end)) in found.buckets(&facts.table).enumerate() {
+            let Some(stop_offset) = scope.stop(bucket, end) else { continue };
             let log_start = found.starts.as_ref().and_then(|starts| starts.get(index)).copied();
-            match decide(base.get(bucket), log_start, *end) {
+            let place = || format!("{} bucket `{}` of `{path}`", found.place(), bucket.bucket);
+            let mut read = |kind, start, from, records| {
+                planned.backlog = planned.backlog.saturating_add(records);
+                if from < stop_offset {
+                    planned.splits += 1;
+                    planned.states += u64::from(kind == SplitKind::State);
+                    let partition = found.partition.clone();
+                    plan.splits.push(Split { bucket, partition, layout: found.layout, start, stop_offset, kind });
+                }
+            };
+            let verdict = match base.get(bucket) {
+                None if facts.table.has_primary_key() => decide_first(facts.serves_states, log_start, end),
+                tiered => decide(tiered, log_start, end),
+            };
+            match verdict {
                 Verdict::Nothing => {}
                 Verdict::Read { start, records } => {
-                    planned.backlog = planned.backlog.saturating_add(records);
                     let from = match start {
                         StartOffset::At(offset) => offset,
                         StartOffset::Earliest => log_start.unwrap_or(0),
                     };
-                    if from < stop_offset {
-                        planned.splits += 1;
-                        let partition = found.partition.clone();
-                        plan.splits.push(Split { bucket, partition, layout: found.layout, start, stop_offset, kind: SplitKind::Log });
-                    }
+                    read(SplitKind::Log, start, from, records);
+                }
+                Verdict::State { records } => read(SplitKind::State, StartOffset::Earliest, 0, records),
+                Verdict::NoBeginning => {
+                    let start = log_start.map_or_else(|| "is not known".to_owned(), |start| format!("is `{start}`"));
+                    plan.faults.push(
+                        Error::data(format!(
+                            "{} was never tiered, its log does not begin at `0` any more (its start {start}), and the servers do not serve \
+                             its state (ScanKv)",
+                            place()
+                        ))
+                        .with_hint(
+                            "let the cluster's Flink tiering job do this table's first round, it reads KV snapshots: Lakeward goes on where \
+                             it ends; or upgrade the servers to Fluss 1.0 or later",
+                        ),
+                    );
                 }
                 Verdict::Gap { tiered, log_start } => plan.faults.push(
                     Error::data(format!(
-                        "records `{tiered}` to `{log_start}` of {} bucket `{}` of `{}` are gone: the lake ends at `{tiered}`, the log starts at `{log_start}`",
-                        found.place(),
-                        bucket.bucket,
-                        facts.table.path,
+                        "records `{tiered}` to `{log_start}` of {} are gone: the lake ends at `{tiered}`, the log starts at `{log_start}`",
+                        place(),
                     ))
                     .with_hint("the log was cut before it was tiered (`table.log.ttl`); the rows in between are lost to the lake"),
                 ),
                 Verdict::Ahead { tiered } => plan.faults.push(
-                    Error::data(format!(
-                        "the lake ends at `{tiered}` in {} bucket `{}` of `{}`, beyond the log's end `{end}`",
-                        found.place(),
-                        bucket.bucket,
-                        facts.table.path,
-                    ))
-                    .with_hint("Fluss has lost acknowledged records, or the lake belongs to another cluster"),
+                    Error::data(format!("the lake ends at `{tiered}` in {}, beyond the log's end `{end}`", place()))
+                        .with_hint("Fluss has lost acknowledged records, or the lake belongs to another cluster"),
                 ),
             }
         }
         plan.partitions.push(planned);
     }
+    plan.splits.sort_by_key(|split| split.kind != SplitKind::State);
     plan
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Nothing,
-    Read { start: StartOffset, records: u64 },
-    Gap { tiered: i64, log_start: i64 },
-    Ahead { tiered: i64 },
+    Read {
+        start: StartOffset,
+        records: u64,
+    },
+    State {
+        records: u64,
+    },
+    /// Neither a state nor a whole log.
+    NoBeginning,
+    Gap {
+        tiered: i64,
+        log_start: i64,
+    },
+    Ahead {
+        tiered: i64,
+    },
+}
+
+/// A primary-key bucket that was never tiered: a log that has lost its beginning tells nothing of the keys that changed in it.
+fn decide_first(serves_states: bool, log_start: Option<i64>, end: i64) -> Verdict {
+    let records = u64::try_from(end).unwrap_or(0);
+    match log_start {
+        _ if records == 0 => Verdict::Nothing,
+        _ if serves_states => Verdict::State { records },
+        Some(0) => Verdict::Read { start: StartOffset::At(0), records },
+        _ => Verdict::NoBeginning,
+    }
 }
 
 /// One bucket: `tiered` = exclusive end in the lake, `end` = exclusive end of the log.

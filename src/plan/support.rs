@@ -25,9 +25,6 @@ const CATALOG_PREFIX: &str = "table.datalake.paimon.";
 /// `Unsupported` names the feature; `Invalid` when the lake's place is not told.
 pub fn check_table(table: &TableInfo) -> Result<LakePlace> {
     let refuse = |what: String| Err(Error::unsupported(format!("table `{}`: {what} not supported", table.path)));
-    if table.has_primary_key() {
-        return refuse("primary keys are".to_owned());
-    }
     mapping::check_columns(table)?;
     let option = |key: &str| table.properties.get(key).map(String::as_str);
     match option("table.datalake.format") {

@@ -15,7 +15,8 @@ pub struct LogEnds {
     pub table: Arc<TableInfo>,
     /// Its partitions; none on a table without.
     pub partitions: Vec<Arc<Partition>>,
-    /// Log start and exclusive end of each bucket that holds anything.
+    /// Log start and exclusive end of each bucket that holds anything; of primary-key tables 0 and the end: what their logs have lost
+    /// is in their states.
     pub buckets: Vec<(BucketKey, i64, i64)>,
 }
 
@@ -35,10 +36,11 @@ pub async fn log_ends(context: &RoundContext, path: &TablePath) -> Result<LogEnd
     // As if nothing were tiered, so that every bucket is asked for its start.
     let nothing = LakeOffsets::default();
     let facts = plan::gather(scan, Arc::clone(&table), &nothing, &Scope::default(), context.options.plan).await?;
+    let keyed = table.has_primary_key();
     let mut ends = LogEnds { table, partitions: vec![], buckets: vec![] };
     for found in facts.partitions {
         let partition = found.partition.as_ref().map(|partition| partition.id);
-        let starts = found.starts.into_iter().flatten().chain(std::iter::repeat(0));
+        let starts = found.starts.into_iter().flatten().filter(|_| !keyed).chain(std::iter::repeat(0));
         let buckets = (0..).map(BucketId).zip(starts.zip(found.ends.into_iter().flatten()));
         ends.buckets.extend(
             buckets

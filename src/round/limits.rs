@@ -80,6 +80,11 @@ impl Progress {
         self.0.fetched_bytes.fetch_add(fetched_bytes, Ordering::Relaxed);
     }
 
+    /// What was read and thrown away again.
+    pub(super) fn take_back(&self, rows: u64) {
+        self.0.rows.fetch_sub(rows, Ordering::Relaxed);
+    }
+
     pub(super) fn starts_from(&self, base: &Base) {
         self.marks().base = Some((base.snapshot(), Arc::new(base.offsets.clone())));
     }

@@ -14,15 +14,19 @@ use super::limits::Progress;
 use super::pressure::{Buffer, Pressure};
 use crate::error::{Error, Result};
 use crate::mapping::LakeRows;
-use crate::model::{ChangeKind, LogBatch, Schema, SchemaId, Split, StartOffset, TableInfo};
+use crate::model::{ChangeKind, LogBatch, Schema, SchemaId, Split, SplitKind, StartOffset, TableInfo};
 use crate::read::{Chunk, Cut, Reader, SplitStream};
 use crate::runtime::{Moment, Runtime};
-use crate::source::TableScan;
+use crate::source::{TableScan, is_state_lost};
+use crate::telemetry;
 use crate::write::{BucketFiles, BucketTarget, BucketWriter, ManifestEntry, WriteContext};
 
 /// Reading has so long, even where recovery and planning took the whole time up to the deadline: else a table of which they always do
 /// would never come forward.
 const READ_MIN: Duration = Duration::from_secs(1);
+
+/// How often the state of a bucket is begun in one round: a server that loses it again and again will do so in the next try as well.
+const STATE_TRIES_MAX: u32 = 5;
 
 /// What all splits of a round share.
 pub(super) struct Work {
@@ -51,7 +55,7 @@ pub(super) struct Target {
 /// A split that is written, as far as it was read.
 pub(super) struct Done {
     pub(super) split: Split,
-    /// Exclusive end of what was read, at most the split's stop offset; `None` = nothing was.
+    /// Exclusive end of what was read, at most the split's stop offset, or where the log goes on from the state; `None` = nothing was.
     pub(super) end_offset: Option<i64>,
     pub(super) files: BucketFiles,
     pub(super) fetched_bytes: u64,
@@ -66,9 +70,9 @@ impl Done {
         Self { split, end_offset: None, files: BucketFiles::default(), fetched_bytes: 0, rows: 0, max_timestamp_ms: -1 }
     }
 
-    /// Whether a limit ended it before its stop offset.
+    /// Whether something is left up to its stop offset: a limit ended it, or the state that was read is older than the plan.
     pub(super) fn is_cut(&self) -> bool {
-        self.end_offset != Some(self.split.stop_offset)
+        self.end_offset.is_none_or(|end| end < self.split.stop_offset)
     }
 
     /// Whether its rows are in its files, and fit between its offsets. Of a primary-key table the data files have the last row of a key
@@ -83,7 +87,11 @@ impl Done {
         let (data, changelog) = (sum(&self.files.data), sum(&self.files.changelog));
         let rows = i64::try_from(self.rows).unwrap_or(i64::MAX);
         let in_files = if has_primary_key { data <= rows && (changelog == 0 || changelog == rows) } else { data == rows };
-        start <= end && end <= self.split.stop_offset && in_files && rows <= end - start
+        let in_offsets = match self.split.kind {
+            SplitKind::Log => start <= end && end <= self.split.stop_offset && rows <= end - start,
+            SplitKind::State => end > 0,
+        };
+        in_files && in_offsets
     }
 
     fn files(&self) -> impl Iterator<Item = &ManifestEntry> {
@@ -149,19 +157,35 @@ impl Work {
         std::future::pending().await
     }
 
+    /// One split. A state that is lost on the way begins again, from nothing (F5.7).
     async fn one(&self, target: Target, buffer: Buffer<'_>, failed: &CancellationToken) -> Result<Done> {
-        let Target { split, bucket, first_sequence } = target;
-        if failed.is_cancelled() {
-            return Err(stopped());
+        for attempt in 1.. {
+            let mut done = Done::new(target.split.clone());
+            if failed.is_cancelled() {
+                return Err(stopped());
+            }
+            if self.cut.is_due() {
+                return Ok(done);
+            }
+            match self.attempt(&mut done, &target, &buffer, failed).await {
+                Err(error) if is_state_lost(&error) && attempt < STATE_TRIES_MAX => {
+                    let bucket = done.split.bucket;
+                    telemetry::StateLost { table: &self.table.path, bucket, attempt, rows: done.rows, error: &error }.emit();
+                    self.progress.take_back(done.rows);
+                    buffer.holds(0);
+                }
+                ended => return ended.map(|()| done),
+            }
         }
-        let mut done = Done::new(split);
-        if self.cut.is_due() {
-            return Ok(done);
-        }
-        let stream = self.reader.open(&done.split)?;
-        let mut writer = BucketWriter::new(Arc::clone(&self.write), bucket, first_sequence)?;
+        Err(Error::internal("attempts have run out"))
+    }
+
+    /// Reads and writes a split as far as it goes; after an error nothing of it is there.
+    async fn attempt(&self, done: &mut Done, target: &Target, buffer: &Buffer<'_>, failed: &CancellationToken) -> Result<()> {
+        let stream = self.reader.open(&target.split)?;
+        let mut writer = BucketWriter::new(Arc::clone(&self.write), target.bucket.clone(), target.first_sequence)?;
         let filled = tokio::select! {
-            filled = self.fill(&mut done, stream, &mut writer, &buffer) => filled,
+            filled = self.fill(done, stream, &mut writer, buffer) => filled,
             () = self.stop.cancelled() => Err(Error::stale("the round was stopped: its lease is lost or the process ends")),
             () = failed.cancelled() => Err(stopped()),
         };
@@ -173,11 +197,12 @@ impl Work {
         }
         done.files = writer.finish().await?;
         debug!(bucket = %done.split.bucket, rows = done.rows, files = done.files.data.len(), cut = done.is_cut(), "split written");
-        Ok(done)
+        Ok(())
     }
 
     /// Moves the stream into the writer, and tells in `done` how far that is.
     async fn fill(&self, done: &mut Done, mut stream: SplitStream, writer: &mut BucketWriter, buffer: &Buffer<'_>) -> Result<()> {
+        let (mut end, bucket) = (None, done.split.bucket);
         loop {
             let chunk = tokio::select! {
                 chunk = stream.next() => chunk?,
@@ -199,14 +224,27 @@ impl Work {
                 let share = permit.split(bytes);
                 writer.write(rows, changes.as_deref(), base_offset, share).await?;
             }
-            done.end_offset = Some(end_offset);
+            end = Some(end_offset);
             done.fetched_bytes = done.fetched_bytes.saturating_add(fetched_bytes);
             self.progress.add(done.rows - before, fetched_bytes);
             buffer.holds(writer.buffered_bytes());
         }
-        if done.is_cut() && !self.cut.is_due() {
-            let (bucket, stop) = (done.split.bucket, done.split.stop_offset);
-            return Err(Error::internal(format!("{bucket} was read to `{:?}` only, not to `{stop}`", done.end_offset)));
+        // Not before the stream has ended: of a state the rest counts too.
+        done.end_offset = end;
+        let ended_early = match done.split.kind {
+            SplitKind::Log => done.is_cut(),
+            SplitKind::State => end.is_none(),
+        };
+        if ended_early && !self.cut.is_due() {
+            let stop = done.split.stop_offset;
+            return Err(Error::internal(format!("{bucket} was read to `{end:?}` only, not to `{stop}`")));
+        }
+        if done.split.kind == SplitKind::State && end.is_some_and(|end| end <= 0) {
+            if done.rows > 0 {
+                return Err(Error::data(format!("the state of {bucket} has `{}` rows and names log offset `{end:?}`", done.rows)));
+            }
+            // Nothing has got there yet: as if it had not been read.
+            done.end_offset = None;
         }
         Ok(())
     }

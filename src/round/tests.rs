@@ -10,6 +10,7 @@ use crate::model::{BucketId, DataType, Field, Partition, Schema, SchemaId, Snaps
 use crate::source::memory::{Faults, MemoryCluster, MemoryService};
 use crate::storage;
 
+mod keyed;
 mod limits;
 mod rescale;
 
@@ -221,7 +222,7 @@ async fn another_total_in_the_lake_is_a_data_fault_that_names_both_and_leaves_no
         layout: crate::model::BucketLayout { count: 3, origin: crate::model::LayoutOrigin::Own },
         start: StartOffset::At(10),
         stop_offset: 20,
-        kind: crate::model::SplitKind::Log,
+        kind: SplitKind::Log,
     };
     let Err(error) = targets(&table, &*world.lake().await, vec![split]).await else { panic!("accepted") };
     assert_eq!(error.kind(), Kind::Data);

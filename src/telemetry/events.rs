@@ -7,7 +7,7 @@ use tracing::{debug, error, info, warn};
 
 use super::metrics;
 use crate::error::Error;
-use crate::model::{RoundOutcome, RoundSummary, SnapshotId, TablePath, TieringEpoch};
+use crate::model::{RoundOutcome, RoundSummary, SnapshotId, TableBucket, TablePath, TieringEpoch};
 
 /// Target of the one line that each round ends with.
 const ROUND: &str = "lakeward::round";
@@ -74,6 +74,30 @@ impl RoundFinished<'_> {
             RoundOutcome::Idle => line!(debug, "nothing to tier"),
             RoundOutcome::Gone => line!(info, "the table was dropped"),
         }
+    }
+}
+
+/// The state of a bucket was lost while it was read: it begins again.
+#[derive(Debug)]
+pub struct StateLost<'a> {
+    /// The table.
+    pub table: &'a TablePath,
+    /// The bucket.
+    pub bucket: TableBucket,
+    /// Which try it was, from 1.
+    pub attempt: u32,
+    /// Rows that were read for nothing.
+    pub rows: u64,
+    /// Why.
+    pub error: &'a Error,
+}
+
+impl StateLost<'_> {
+    /// Logs and counts it.
+    pub fn emit(self) {
+        metrics::STATES_LOST.add("", 1);
+        let (table, bucket, attempt, rows) = (self.table, self.bucket, self.attempt, self.rows);
+        warn!(target: ROUND, %table, %bucket, attempt, rows, error = %self.error.chain(), "a bucket's state was lost, it begins again");
     }
 }
 

@@ -117,6 +117,12 @@ pub const ROUNDS_FAILED: Metric =
 /// Rounds that ended before everything was read.
 pub const ROUNDS_CUT: Metric =
     counter("tiering_round_cut_total", Unit::Count, "rounds that ended at a deadline or bound and left the rest to the next");
+/// States begun again.
+pub const STATES_LOST: Metric = counter(
+    "tiering_state_lost_total",
+    Unit::Count,
+    "times that a primary-key bucket's first read lost its session at the server and began again",
+);
 /// Time of rounds.
 pub const ROUND_SECONDS: Metric = Metric {
     name: "tiering_round_seconds",
@@ -145,7 +151,7 @@ pub const LEASES_LOST: Metric = counter("tiering_lease_lost_total", Unit::Count,
 pub const HEARTBEATS_FAILED: Metric = counter("tiering_heartbeat_failed_total", Unit::Count, "heartbeats without an answer");
 
 /// All that events move, in README order.
-pub const EVENTS: [Metric; 14] = [
+pub const EVENTS: [Metric; 15] = [
     ROWS,
     FILES,
     BYTES,
@@ -153,6 +159,7 @@ pub const EVENTS: [Metric; 14] = [
     ROUNDS,
     ROUNDS_FAILED,
     ROUNDS_CUT,
+    STATES_LOST,
     ROUND_SECONDS,
     ATTEMPTS,
     REPLANS,
