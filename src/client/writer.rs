@@ -14,7 +14,7 @@ use super::assigner::{Assigners, name_of};
 use super::deliver::{Delivery, Parcel, deliver};
 use super::rows::{RowName, Spec, by_key, by_partition, grouped, pieces, row_bytes, row_count};
 use super::trace::{Mark, find, log_ends};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
 use crate::fluss::code::Code;
 use crate::fluss::proto::InitWriterRequest;
@@ -151,7 +151,7 @@ impl Writer {
         Ok(Self {
             cluster: cluster.clone(),
             arrow: arrow_schema(&table.schema)?,
-            compression: compression_of(&table)?,
+            compression: Compression::of(&table)?,
             writer_id: new_writer_id(cluster, path).await?,
             table: Arc::new(table),
             options,
@@ -492,20 +492,6 @@ fn dropped(path: &TablePath, spec: &Spec) -> String {
 
 async fn new_writer_id(cluster: &Cluster, path: &TablePath) -> Result<i64> {
     Ok(cluster.tablet(&InitWriterRequest { table_path: vec![path.into()] }).await?.writer_id)
-}
-
-fn compression_of(table: &TableInfo) -> Result<Compression> {
-    let name = table.property("table.log.arrow.compression.type").unwrap_or("ZSTD");
-    let wrong = |what: &str| Error::new(Kind::Unsupported, format!("`{what}` as compression of table `{}`", table.path));
-    match name.to_ascii_uppercase().as_str() {
-        "NONE" => Ok(Compression::None),
-        "LZ4_FRAME" => Ok(Compression::Lz4),
-        "ZSTD" => {
-            let level = table.property("table.log.arrow.compression.zstd.level").unwrap_or("3");
-            level.parse().map(Compression::Zstd).map_err(|source| wrong(level).with_source(source))
-        }
-        other => Err(wrong(other)),
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! The embedded server: coordinator and tablet server of the Fluss protocol in one process (architecture.md 7).
 //!
-//! Owns a folder: the registry, the logs, the offsets files, and by default the warehouse of the lake tables it creates.
-//! Official clients work against it for log tables and get a clear error for what it does not serve. The service cannot tell it
+//! Owns a folder: the registry, the logs, the states of primary-key tables, the offsets files, and by default the warehouse of the
+//! lake tables it creates. Official clients work against it and get a clear error for what it does not serve. The service cannot tell it
 //! from a cluster: it has one source path, the wire. Called by `cli` and by tests.
 
 mod lake;
+pub mod kv;
 pub mod log;
+mod places;
 pub mod registry;
 mod server;
 mod snapshots;
@@ -26,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::fluss::connection::Credentials;
 use crate::runtime::Runtime;
 
+use kv::{KvOptions, KvStore};
 use log::{LogOptions, LogStore};
 use registry::{Limits, Registry};
 use server::Server;
@@ -51,6 +54,8 @@ pub struct NodeOptions {
     pub limits: Limits,
     /// How logs are kept; `log.fsync` also covers offsets files.
     pub log: LogOptions,
+    /// How states of primary-key tables are kept.
+    pub kv: KvOptions,
     /// Pause between two looks for rows that are past their time.
     pub retention_interval: Duration,
     /// Pause between two looks for partitions to create and drop.
@@ -71,6 +76,7 @@ impl NodeOptions {
             routing: RoutingOptions::default(),
             limits: Limits::default(),
             log: LogOptions::default(),
+            kv: KvOptions::default(),
             retention_interval: Duration::from_secs(60),
             partition_interval: Duration::from_secs(600),
         }
@@ -90,7 +96,7 @@ pub enum AcceptAbsentCount {
     /// None, as in Fluss.
     #[default]
     Never,
-    /// Those that read the rows of a bucket they name: FetchLog, ListOffsets, LimitScan, GetTableStats. Older clients and pyfluss 1.0 can
+    /// Those that read the rows of a bucket they name: FetchLog, ListOffsets, LimitScan, ScanKv, GetTableStats. Older clients and pyfluss 1.0 can
     /// then read; but one that takes the table's count for a partition's asks for too few buckets and misses rows (S10.1 trap 16).
     Reads,
 }
@@ -125,6 +131,7 @@ impl Node {
         tasks.spawn(server::connection::accept(Arc::clone(&server), listener, tasks.clone()));
         tasks.spawn(server::chores::retention(Arc::clone(&server)));
         tasks.spawn(server::chores::partitions(Arc::clone(&server)));
+        tasks.spawn(server::chores::states(Arc::clone(&server)));
         tracing::info!(%address, "node started");
         Ok(Self { address, server, stopping, tasks })
     }
@@ -157,16 +164,19 @@ impl Drop for Node {
     }
 }
 
-/// Opens registry and logs, and clears away what a crash left of dropped tables (blocking).
-fn open(options: &NodeOptions, runtime: &Runtime) -> Result<(Registry, LogStore)> {
+/// Opens registry, logs and states, and clears away what a crash left of dropped tables (blocking).
+fn open(options: &NodeOptions, runtime: &Runtime) -> Result<(Registry, Arc<LogStore>, KvStore)> {
     std::fs::create_dir_all(&options.dir)
         .map_err(|source| Error::invalid(format!("create folder `{}`", options.dir.display())).with_source(source))?;
     let registry = Registry::open(&options.dir.join("registry.redb"), runtime.clock.now_ms(), runtime.fail.clone())?;
-    let logs = LogStore::open(options.dir.join("log"), options.log.clone(), runtime)?;
-    logs.delete_unknown(|table, partition| {
+    let logs = Arc::new(LogStore::open(options.dir.join("log"), options.log.clone(), runtime)?);
+    let states = KvStore::open(options.dir.join("kv"), options.kv.clone(), Arc::clone(&logs), runtime)?;
+    let known = |table, partition: Option<_>| {
         registry
             .table_by_id(table)
             .is_some_and(|table| partition.is_none_or(|partition| table.partitions_by_id.contains_key(&partition)))
-    })?;
-    Ok((registry, logs))
+    };
+    logs.delete_unknown(known)?;
+    states.delete_unknown(known)?;
+    Ok((registry, logs, states))
 }

@@ -12,6 +12,7 @@ use crate::fluss::proto::*;
 mod alter;
 mod checklist;
 mod interleaved;
+mod keyed;
 mod lake;
 mod replay;
 

@@ -43,6 +43,11 @@ pub const POINTS: &[&str] = &[
     "log.after_sync",
     "log.before_delete",
     "log.after_delete",
+    // The state of a primary-key bucket: a batch's changes, which are in the log already; made durable.
+    "kv.before_commit",
+    "kv.after_commit",
+    "kv.before_save",
+    "kv.after_save",
     "registry.before_write",
     "registry.after_write",
     "node.add_columns",

@@ -6,6 +6,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Int64Array, StringArray};
 
 use super::*;
+use crate::error::Kind;
 use crate::fluss::api::ApiKey;
 use crate::fluss::cluster::ClusterOptions;
 use crate::fluss::fake::{FakeServer, Reply, read, servers};

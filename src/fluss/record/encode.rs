@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::header::{APPEND_ONLY, layout};
 use crate::error::{Error, Result};
-use crate::model::{ChangeKind, SchemaId};
+use crate::model::{ChangeKind, SchemaId, TableInfo};
 
 /// Compression of Arrow bodies (`table.log.arrow.compression.type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,26 @@ impl Default for Compression {
     /// What a table has that names none (S3.5).
     fn default() -> Self {
         Self::Zstd(3)
+    }
+}
+
+impl Compression {
+    /// The compression of a table's batches.
+    ///
+    /// # Errors
+    /// `Unsupported` when it names one that is unknown.
+    pub fn of(table: &TableInfo) -> Result<Self> {
+        let name = table.property("table.log.arrow.compression.type").unwrap_or("ZSTD");
+        let wrong = |what: &str| Error::unsupported(format!("`{what}` as compression of table `{}`", table.path));
+        match name.to_ascii_uppercase().as_str() {
+            "NONE" => Ok(Self::None),
+            "LZ4_FRAME" => Ok(Self::Lz4),
+            "ZSTD" => {
+                let level = table.property("table.log.arrow.compression.zstd.level").unwrap_or("3");
+                level.parse().map(Self::Zstd).map_err(|source| wrong(level).with_source(source))
+            }
+            other => Err(wrong(other)),
+        }
     }
 }
 

@@ -13,8 +13,10 @@ use super::Shared;
 use super::segment::{Segment, appended};
 use super::writers::{Verdict, Writers};
 use crate::error::{Error, Result};
+use crate::fluss::code::Code;
 use crate::fluss::record::{BatchHeader, RawBatch, batches, stamp};
 use crate::model::TableBucket;
+use crate::node::places::sync_folder;
 
 /// Leader epoch stamped into batches: the node never elects.
 const LEADER_EPOCH: i32 = 0;
@@ -96,6 +98,40 @@ pub enum ReadError {
     Storage(Error),
 }
 
+impl AppendError {
+    /// What the producer is answered.
+    #[must_use]
+    pub fn answer(self, bucket: TableBucket) -> Error {
+        match self {
+            Self::Corrupt(error) => Code::CORRUPT_RECORD.answer(bucket).with_source(error),
+            Self::OutOfOrder { writer, sequence, last } => Code::OUT_OF_ORDER_SEQUENCE.answer(format!(
+                "{bucket}: writer `{writer}` sent batch `{sequence}`, its last one here was `{}`",
+                last.map_or_else(|| "none".to_owned(), |last| last.to_string())
+            )),
+            Self::Storage(error) => {
+                tracing::error!(%bucket, error = %error.chain(), "batch not appended");
+                Code::LOG_STORAGE.answer(bucket).with_source(error)
+            }
+        }
+    }
+}
+
+impl ReadError {
+    /// What the reader is answered.
+    #[must_use]
+    pub fn answer(self, bucket: TableBucket) -> Error {
+        match self {
+            Self::OutOfRange { start, end } => {
+                Code::LOG_OFFSET_OUT_OF_RANGE.answer(format!("{bucket}: offset is out of range, there are `{start}` up to `{end}`"))
+            }
+            Self::Storage(error) => {
+                tracing::error!(%bucket, error = %error.chain(), "log can't be read");
+                Code::LOG_STORAGE.answer(bucket).with_source(error)
+            }
+        }
+    }
+}
+
 impl BucketLog {
     pub(super) fn open(bucket: TableBucket, folder: PathBuf, shared: Arc<Shared>) -> Result<Self> {
         let mut state =
@@ -154,6 +190,14 @@ impl BucketLog {
         self.state().segments.iter().map(|segment| segment.rows).sum()
     }
 
+    /// Where the batch `sequence` of `writer` was appended, if it was; `None` = it is the next one.
+    ///
+    /// # Errors
+    /// `OutOfOrder` when it is neither.
+    pub fn judge(&self, writer: i64, sequence: i32) -> Result<Option<Appending>, AppendError> {
+        self.state().judge(writer, sequence)
+    }
+
     /// Writes one batch at the end (blocking). The answer to the producer has to wait for [`Self::durable`].
     ///
     /// A batch that was appended before is not written again; its original place is returned.
@@ -169,14 +213,8 @@ impl BucketLog {
             if let Some(why) = state.broken {
                 return Err(AppendError::Storage(Error::unavailable(format!("the log of {} is closed: {why}", self.bucket))));
             }
-            match state.writers.judge(header.writer_id, header.batch_sequence) {
-                Verdict::Append => {}
-                Verdict::Duplicate(original) => {
-                    return Ok(Appending { base_offset: original.base_offset, end_offset: original.end_offset });
-                }
-                Verdict::OutOfOrder { last } => {
-                    return Err(AppendError::OutOfOrder { writer: header.writer_id, sequence: header.batch_sequence, last });
-                }
+            if let Some(original) = state.judge(header.writer_id, header.batch_sequence)? {
+                return Ok(original);
             }
             // Time look-ups need timestamps that never go back, whatever the machine's clock does.
             let timestamp_ms = state.last_timestamp_ms.max(self.shared.clock.now_ms());
@@ -242,7 +280,7 @@ impl BucketLog {
             segment.write_seal(&path);
             Segment::write_writers(&self.folder.join(Segment::file_name(offset)), &writers);
         } else {
-            create_folder(&self.shared.root, &self.folder)?;
+            self.shared.places.create(&self.folder)?;
         }
         let path = self.folder.join(Segment::file_name(offset));
         self.fail_at("log.before_segment", &path)?;
@@ -471,6 +509,11 @@ impl BucketLog {
         Ok(found.map_or(high_watermark, |(_, header)| header.base_offset.min(high_watermark)))
     }
 
+    /// Whether [`Self::expire`] would delete something.
+    pub fn expires(&self, oldest_ms: i64, tiered_end: i64) -> bool {
+        self.state().segments.front().is_some_and(|segment| segment.is_old(oldest_ms, tiered_end))
+    }
+
     /// Deletes segments whose newest row is older than `oldest_ms`, as far as they end at or before `tiered_end` (blocking). Forgets idle
     /// producers.
     ///
@@ -478,7 +521,7 @@ impl BucketLog {
     /// `Unavailable` when files can't be deleted; the next call tries again.
     pub fn expire(&self, oldest_ms: i64, tiered_end: i64) -> Result<()> {
         let _appending = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = |segment: &Segment| segment.bytes > 0 && segment.max_timestamp_ms < oldest_ms && segment.end_offset <= tiered_end;
+        let old = |segment: &Segment| segment.is_old(oldest_ms, tiered_end);
         let newest_too = {
             let mut state = self.state();
             state.writers.expire(self.shared.clock.now_ms().saturating_sub(self.shared.options.writer_idle_ms));
@@ -534,6 +577,16 @@ impl BucketLog {
 }
 
 impl State {
+    fn judge(&self, writer: i64, sequence: i32) -> Result<Option<Appending>, AppendError> {
+        match self.writers.judge(writer, sequence) {
+            Verdict::Append => Ok(None),
+            Verdict::Duplicate(original) => {
+                Ok(Some(Appending { base_offset: original.base_offset, end_offset: original.end_offset }))
+            }
+            Verdict::OutOfOrder { last } => Err(AppendError::OutOfOrder { writer, sequence, last }),
+        }
+    }
+
     fn start_offset(&self) -> i64 {
         self.segments.front().map_or(0, |segment| segment.start_offset)
     }
@@ -579,18 +632,4 @@ fn settle(path: &Path, segment: &Segment, newest: bool) -> Result<()> {
         file.set_len(segment.bytes).map_err(fault)?;
     }
     file.sync_all().map_err(fault)
-}
-
-/// Makes `folder` and its parents up to `root`, durably.
-fn create_folder(root: &Path, folder: &Path) -> Result<()> {
-    let fault = |source| Error::unavailable(format!("create folder `{}`", folder.display())).with_source(source);
-    fs::create_dir_all(folder).map_err(fault)?;
-    for parent in folder.ancestors().skip(1).take_while(|parent| parent.starts_with(root)) {
-        sync_folder(parent).map_err(fault)?;
-    }
-    Ok(())
-}
-
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    File::open(folder).and_then(|folder| folder.sync_all())
 }

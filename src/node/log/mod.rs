@@ -13,12 +13,12 @@ mod writers;
 pub(super) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
 
+use super::places::Places;
 use crate::error::{Error, Result};
 use crate::model::{PartitionId, TableBucket, TableId};
 use crate::runtime::{Clock, FailPoints, Runtime};
@@ -73,7 +73,7 @@ struct Open {
 /// What every bucket needs of the store.
 #[derive(Debug)]
 struct Shared {
-    root: PathBuf,
+    places: Places,
     options: LogOptions,
     handles: Handles,
     syncs: Arc<Semaphore>,
@@ -87,12 +87,11 @@ impl LogStore {
     /// # Errors
     /// `Invalid` when the folder can't be made.
     pub fn open(root: PathBuf, options: LogOptions, runtime: &Runtime) -> Result<Self> {
-        fs::create_dir_all(&root)
-            .map_err(|source| Error::invalid(format!("create folder `{}`", root.display())).with_source(source))?;
+        let places = Places::open(root, runtime.fail.clone())?;
         let handles = Handles::new(options.open_files_max);
         let syncs = Arc::new(Semaphore::new(options.syncs_max.max(1)));
         let (clock, fail) = (runtime.clock.clone(), runtime.fail.clone());
-        Ok(Self { shared: Arc::new(Shared { root, options, handles, syncs, clock, fail }), open: Mutex::default() })
+        Ok(Self { shared: Arc::new(Shared { places, options, handles, syncs, clock, fail }), open: Mutex::default() })
     }
 
     /// The log of `bucket`; one without files is empty. Reads its newest segment when it is asked for the first time (blocking).
@@ -133,9 +132,9 @@ impl LogStore {
                 log.close();
             }
         }
-        let folder = self.shared.folder(table, partition);
+        let folder = self.shared.places.folder(table, partition);
         self.shared.handles.forget(&folder);
-        self.shared.remove_folder(&folder)
+        self.shared.places.remove(&folder)
     }
 
     /// Deletes the logs of tables that `known` does not know (blocking): what a crash left of dropped tables.
@@ -143,21 +142,7 @@ impl LogStore {
     /// # Errors
     /// `Unavailable` when the folder can't be read or files can't be deleted.
     pub fn delete_unknown(&self, known: impl Fn(TableId, Option<PartitionId>) -> bool) -> Result<()> {
-        for (name, folder) in folders(&self.shared.root)? {
-            let Ok(table) = name.parse().map(TableId) else { continue };
-            if !known(table, None) {
-                tracing::info!(%table, "logs of a dropped table deleted");
-                self.shared.remove_folder(&folder)?;
-                continue;
-            }
-            for (name, folder) in folders(&folder)? {
-                let partition = name.strip_prefix('p').and_then(|id| id.parse().ok()).map(PartitionId);
-                if partition.is_some() && !known(table, partition) {
-                    self.shared.remove_folder(&folder)?;
-                }
-            }
-        }
-        Ok(())
+        self.shared.places.remove_unknown(known)
     }
 
     /// Makes everything written durable (graceful stop).
@@ -177,34 +162,7 @@ impl LogStore {
 }
 
 impl Shared {
-    fn folder(&self, table: TableId, partition: Option<PartitionId>) -> PathBuf {
-        let folder = self.root.join(table.to_string());
-        partition.map_or_else(|| folder.clone(), |partition| folder.join(format!("p{partition}")))
-    }
-
     fn bucket_folder(&self, bucket: TableBucket) -> PathBuf {
-        self.folder(bucket.table, bucket.partition).join(bucket.bucket.to_string())
+        self.places.folder(bucket.table, bucket.partition).join(bucket.bucket.to_string())
     }
-
-    fn remove_folder(&self, folder: &Path) -> Result<()> {
-        self.fail.hit_blocking("log.before_delete", &folder.display().to_string())?;
-        match fs::remove_dir_all(folder) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::unavailable(format!("delete folder `{}`", folder.display())).with_source(source))
-            }
-            _ => self.fail.hit_blocking("log.after_delete", &folder.display().to_string()),
-        }
-    }
-}
-
-fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
-    let fault = |source| Error::unavailable(format!("list folder `{}`", folder.display())).with_source(source);
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(fault)? {
-        let entry = entry.map_err(fault)?;
-        if entry.file_type().map_err(fault)?.is_dir() {
-            found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
-        }
-    }
-    Ok(found)
 }

@@ -72,6 +72,11 @@ impl Segment {
         self.max_timestamp_ms = self.max_timestamp_ms.max(header.commit_timestamp_ms);
     }
 
+    /// Whether it has rows, all of them older than `oldest_ms` and before `tiered_end`.
+    pub(super) const fn is_old(&self, oldest_ms: i64, tiered_end: i64) -> bool {
+        self.bytes > 0 && self.max_timestamp_ms < oldest_ms && self.end_offset <= tiered_end
+    }
+
     /// Position of a batch at or before the one that holds `offset`.
     pub(super) fn position_before(&self, offset: i64) -> u64 {
         let after = self.marks.partition_point(|mark| mark.offset <= offset);

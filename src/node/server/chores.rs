@@ -8,7 +8,11 @@ use super::ddl::auto_partition;
 use super::{Server, blocking};
 use crate::error::Result;
 use crate::model::{BucketId, BucketLayout, PartitionId, TableBucket};
+use crate::node::kv::Shape;
 use crate::node::registry::{Table, TableLock, lake_enabled, log_ttl_ms};
+
+/// Pause between two looks at the states.
+const STATES_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Deletes rows past their time until the node stops.
 pub(in crate::node) async fn retention(server: Arc<Server>) {
@@ -18,6 +22,14 @@ pub(in crate::node) async fn retention(server: Arc<Server>) {
                 tracing::warn!(table = %table.info.path, error = %error.chain(), "old rows stay for now");
             }
         }
+    }
+}
+
+/// Makes states durable whose last changes were some time ago, and ends scans that nobody asks, until the node stops.
+pub(in crate::node) async fn states(server: Arc<Server>) {
+    while server.pause(STATES_INTERVAL).await {
+        server.scanners.expire();
+        server.save_states(false).await;
     }
 }
 
@@ -45,10 +57,27 @@ impl Server {
         }
     }
 
-    async fn expire(&self, table: &Table) -> Result<()> {
+    /// Makes states durable: those that are due, or `all` of them.
+    pub(in crate::node) async fn save_states(&self, all: bool) {
+        for kv in self.states.all_open() {
+            // Who puts at the moment looks for itself.
+            let turn = if all { Some(kv.turn().await) } else { kv.try_writing() };
+            if let Some(progress) = turn.filter(|progress| all || kv.is_due(progress))
+                && let Err(error) = kv.save(progress).await
+            {
+                tracing::warn!(bucket = %kv.log().bucket(), error = %error.chain(), "state not made durable for now");
+            }
+        }
+    }
+
+    async fn expire(&self, table: &Arc<Table>) -> Result<()> {
         let info = &table.info;
         let oldest_ms = self.runtime.clock.now_ms().saturating_sub(log_ttl_ms(info));
         let tiered = if lake_enabled(info) { Some(self.lake_ends(info.id).await?) } else { None };
+        if info.has_primary_key() && tiered.is_none() {
+            // Without snapshots of its state, its changelog is all that tells of its rows (S6.9).
+            return Ok(());
+        }
         let buckets = |partition: Option<PartitionId>, count: i32| {
             (0..count).map(move |bucket| TableBucket { table: info.id, partition, bucket: BucketId(bucket) })
         };
@@ -60,12 +89,18 @@ impl Server {
         } else {
             all.extend(buckets(None, info.bucket_count));
         }
-        let logs = Arc::clone(&self.logs);
+        let (logs, states) = (Arc::clone(&self.logs), Arc::clone(&self.states));
+        let shape = if info.has_primary_key() { Some(Shape::of(Arc::clone(table))?) } else { None };
         blocking(move || {
             for bucket in all {
                 // What was never tiered may not go at all.
-                let tiered_end = tiered.as_ref().map_or(i64::MAX, |offsets| offsets.get(bucket).unwrap_or(0));
-                logs.bucket(bucket)?.expire(oldest_ms, tiered_end)?;
+                let mut end = tiered.as_ref().map_or(i64::MAX, |offsets| offsets.get(bucket).unwrap_or(0));
+                let log = logs.bucket(bucket)?;
+                if let Some(shape) = shape.as_ref().filter(|_| log.expires(oldest_ms, end)) {
+                    // What a crash would take from the state must be there to be replayed.
+                    end = end.min(states.bucket(bucket, shape)?.saved());
+                }
+                log.expire(oldest_ms, end)?;
             }
             Ok(())
         })

@@ -45,7 +45,7 @@ pub(in crate::node) async fn accept(server: Arc<Server>, listener: TcpListener, 
 
 /// Serves one connection until it closes or the node stops; answers what it has read in either case.
 ///
-/// Requests run side by side, so that a long poll delays nobody; but appends are put into their logs one after another, in the order in
+/// Requests run side by side, so that a long poll delays nobody; but writes are put into their logs and states one after another, in the order in
 /// which they came, before the next frame is read (S1.5).
 async fn serve(server: Arc<Server>, stream: TcpStream) {
     // Small answers must not wait for each other; without it they only come later.
@@ -89,6 +89,12 @@ async fn serve(server: Arc<Server>, stream: TcpStream) {
             let appended = server.append(frame).await;
             tokio::spawn(async move {
                 drop(answers.send(appended.acknowledged().await).await);
+                drop(permit);
+            });
+        } else if frame.key == ApiKey::PutKv.number() {
+            let put = server.put(frame).await;
+            tokio::spawn(async move {
+                drop(answers.send(put.acknowledged().await).await);
                 drop(permit);
             });
         } else {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{Act, Routed, Server, blocking, decoded, log_of, told};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fluss::api::ApiKey;
 use crate::fluss::code::Code;
 use crate::fluss::frame::{RequestFrame, ResponseFrame};
@@ -19,7 +19,7 @@ use crate::fluss::proto::{
 };
 use crate::fluss::record::batches;
 use crate::model::TableId;
-use crate::node::log::{AppendError, Appending, BucketLog, LogStore, ReadError};
+use crate::node::log::{Appending, BucketLog, LogStore};
 
 /// Most bytes that a bounded read answers with.
 const LIMIT_SCAN_BYTES_MAX: usize = 256 << 20;
@@ -97,7 +97,7 @@ impl Server {
         if request.original_partition_name.is_some() {
             return Err(Code::INVALID_CONFIG.answer("this server does not support historical partitions yet"));
         }
-        let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, Act::Write)?;
+        let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, Act::ByKey)?;
         if routed.table.info.has_primary_key() {
             return Err(Code::INVALID_TABLE.answer(format!("table `{}` has a primary key", routed.table.info.path)));
         }
@@ -118,7 +118,7 @@ impl Server {
         }
         let mut whole: Option<Appending> = None;
         for batch in &all {
-            let appended = log.append(batch).map_err(|error| refusal(error, &routed))?;
+            let appended = log.append(batch).map_err(|error| error.answer(routed.bucket))?;
             let base_offset = whole.map_or(appended.base_offset, |first| first.base_offset);
             whole = Some(Appending { base_offset, end_offset: appended.end_offset });
         }
@@ -157,12 +157,17 @@ impl Server {
         let routed = self.routed(table, request.partition_id, request.bucket_id, request.routing_bucket_count, Act::Read);
         let logs = Arc::clone(&self.logs);
         let limit = i64::from(request.limit.max(0));
-        let records = match routed.and_then(|routed| logged(routed, "limit scans")) {
-            Ok(routed) => blocking(move || newest_rows(&logs, &routed, limit)).await?,
+        let records = match routed {
+            Ok(routed) if routed.table.info.has_primary_key() => {
+                self.first_rows(&routed, request.limit).await.map(|records| (false, records))
+            }
+            Ok(routed) => blocking(move || newest_rows(&logs, &routed, limit)).await?.map(|records| (true, records)),
             Err(error) => Err(error),
         };
         Ok(match records {
-            Ok(records) => LimitScanResponse { is_log_table: Some(true), records: Some(records), ..LimitScanResponse::default() },
+            Ok((is_log, records)) => {
+                LimitScanResponse { is_log_table: Some(is_log), records: Some(records), ..LimitScanResponse::default() }
+            }
             Err(error) => {
                 let (error_code, error_message) = told(&error);
                 LimitScanResponse { error_code, error_message, ..LimitScanResponse::default() }
@@ -172,55 +177,31 @@ impl Server {
 
     pub(super) async fn table_stats(&self, request: GetTableStatsRequest) -> Result<GetTableStatsResponse> {
         let table = TableId(request.table_id);
-        let routed: Vec<_> = request
-            .buckets_req
-            .into_iter()
-            .map(|bucket| {
-                let routed = self.routed(table, bucket.partition_id, bucket.bucket_id, bucket.routing_bucket_count, Act::Read);
-                (bucket.partition_id, bucket.bucket_id, routed)
-            })
-            .collect();
-        let logs = Arc::clone(&self.logs);
-        let buckets_resp = blocking(move || {
-            let entries = routed.into_iter().map(|(partition_id, bucket_id, routed)| {
-                let mut entry = PbTableStatsRespForBucket { partition_id, bucket_id, ..PbTableStatsRespForBucket::default() };
-                match routed.and_then(|routed| logged(routed, "statistics")).and_then(|routed| log_of(&logs, routed.bucket)) {
-                    Ok(log) => entry.row_count = Some(i64::try_from(log.rows()).unwrap_or(i64::MAX)),
-                    Err(error) => (entry.error_code, entry.error_message) = told(&error),
+        let mut buckets_resp = Vec::with_capacity(request.buckets_req.len());
+        for bucket in request.buckets_req {
+            let (partition_id, bucket_id) = (bucket.partition_id, bucket.bucket_id);
+            let mut entry = PbTableStatsRespForBucket { partition_id, bucket_id, ..PbTableStatsRespForBucket::default() };
+            let count = match self.routed(table, partition_id, bucket_id, bucket.routing_bucket_count, Act::Read) {
+                Ok(routed) if routed.table.info.has_primary_key() => self.row_count(&routed).await,
+                Ok(routed) => {
+                    let logs = Arc::clone(&self.logs);
+                    let log = blocking(move || log_of(&logs, routed.bucket)).await?;
+                    log.map(|log| i64::try_from(log.rows()).unwrap_or(i64::MAX))
                 }
-                entry
-            });
-            entries.collect()
-        });
-        Ok(GetTableStatsResponse { buckets_resp: buckets_resp.await? })
+                Err(error) => Err(error),
+            };
+            match count {
+                Ok(count) => entry.row_count = Some(count),
+                Err(error) => (entry.error_code, entry.error_message) = told(&error),
+            }
+            buckets_resp.push(entry);
+        }
+        Ok(GetTableStatsResponse { buckets_resp })
     }
 
     /// Everything lies on this machine: there is no secret to hand out (S5.4).
     pub(super) async fn security_token(&self, _: GetFileSystemSecurityTokenRequest) -> Result<GetFileSystemSecurityTokenResponse> {
         Ok(GetFileSystemSecurityTokenResponse { schema: "file".to_owned(), ..GetFileSystemSecurityTokenResponse::default() })
-    }
-}
-
-/// Refuses what needs the state of primary keys, which is not kept yet.
-fn logged(routed: Routed, what: &str) -> Result<Routed> {
-    match routed.table.info.has_primary_key() {
-        false => Ok(routed),
-        true => Err(Error::unsupported(format!("{what} of primary-key tables (`{}`)", routed.table.info.path))),
-    }
-}
-
-fn refusal(error: AppendError, routed: &Routed) -> Error {
-    match error {
-        AppendError::Corrupt(error) => Code::CORRUPT_RECORD.answer(format!("{}", routed.bucket)).with_source(error),
-        AppendError::OutOfOrder { writer, sequence, last } => Code::OUT_OF_ORDER_SEQUENCE.answer(format!(
-            "{}: writer `{writer}` sent batch `{sequence}`, its last one here was `{}`",
-            routed.bucket,
-            last.map_or_else(|| "none".to_owned(), |last| last.to_string())
-        )),
-        AppendError::Storage(error) => {
-            tracing::error!(bucket = %routed.bucket, error = %error.chain(), "batch not appended");
-            Code::LOG_STORAGE.answer(format!("{}", routed.bucket)).with_source(error)
-        }
     }
 }
 
@@ -245,7 +226,7 @@ fn newest_rows(logs: &LogStore, routed: &Routed, limit: i64) -> Result<Bytes> {
     let log = log_of(logs, routed.bucket)?;
     let high_watermark = log.high_watermark();
     let start = high_watermark.saturating_sub(limit).max(log.log_start());
-    let records = log.read(start, LIMIT_SCAN_BYTES_MAX, true).map_err(|error| read_refusal(error, routed))?;
+    let records = log.read(start, LIMIT_SCAN_BYTES_MAX, true).map_err(|error| error.answer(routed.bucket))?;
     // The client takes the last rows of the answer for the newest ones: one that was cut off would tell it wrong rows.
     let end = batches(records.clone()).filter_map(|batch| batch.ok().map(|batch| batch.header.next_offset())).last();
     if end.is_some_and(|end| end < high_watermark) {
@@ -253,16 +234,4 @@ fn newest_rows(logs: &LogStore, routed: &Routed, limit: i64) -> Result<Bytes> {
         return Err(Code::RECORD_TOO_LARGE.answer(text));
     }
     Ok(records)
-}
-
-/// The code that tells why nothing was read.
-pub(super) fn read_refusal(error: ReadError, routed: &Routed) -> Error {
-    match error {
-        ReadError::OutOfRange { start, end } => Code::LOG_OFFSET_OUT_OF_RANGE
-            .answer(format!("{}: offset is out of range, there are `{start}` up to `{end}`", routed.bucket)),
-        ReadError::Storage(error) => {
-            tracing::error!(bucket = %routed.bucket, error = %error.chain(), "log can't be read");
-            Code::LOG_STORAGE.answer(format!("{}", routed.bucket)).with_source(error)
-        }
-    }
 }

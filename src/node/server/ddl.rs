@@ -166,8 +166,10 @@ impl Server {
 
     /// Deletes the files of what is gone from the registry; if that fails, the next start does it.
     async fn delete_logs(&self, table: TableId, partition: Option<PartitionId>) {
-        let logs = Arc::clone(&self.logs);
-        if let Err(error) = blocking(move || logs.delete(table, partition)).await.and_then(|deleted| deleted) {
+        self.scanners.forget(table, partition);
+        let (logs, states) = (Arc::clone(&self.logs), Arc::clone(&self.states));
+        let deleted = blocking(move || logs.delete(table, partition).and(states.delete(table, partition))).await;
+        if let Err(error) = deleted.and_then(|deleted| deleted) {
             tracing::warn!(%table, error = %error.chain(), "files of a dropped table stay until the next start");
         }
     }
@@ -329,7 +331,7 @@ impl Server {
         Ok(DropPartitionResponse {})
     }
 
-    /// Removes a partition and its logs.
+    /// Removes a partition, its logs and its states.
     pub(super) async fn remove_partition(&self, table: &Table, name: &str, lock: &TableLock) -> Result<()> {
         let path = &table.info.path;
         let partition = table.partitions.get(name);

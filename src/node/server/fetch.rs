@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::future::select_all;
 
-use super::data::read_refusal;
 use super::{Act, Routed, Server, blocking, log_of, told};
 use crate::error::{Error, Result};
 use crate::fluss::code::Code;
@@ -160,7 +159,7 @@ fn read_bucket(logs: &LogStore, bucket: &Wanted, bytes_max: usize, first: bool, 
     let log = log_of(logs, routed.bucket)?;
     let offset = if bucket.offset == FROM_START { log.log_start() } else { bucket.offset };
     let high_watermark = log.high_watermark();
-    let records = log.read(offset, bytes_max, first).map_err(|error| read_refusal(error, routed))?;
+    let records = log.read(offset, bytes_max, first).map_err(|error| error.answer(routed.bucket))?;
     let records = match &bucket.projection {
         Some(positions) => cut(records, &routed.table, positions, schemas)?,
         None => records,

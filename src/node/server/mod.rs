@@ -8,6 +8,7 @@ pub(super) mod connection;
 mod data;
 mod ddl;
 mod fetch;
+mod keyed;
 mod login;
 mod metadata;
 mod tiering;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
+use super::kv::{KvStore, Scanners};
 use super::lake::Lake;
 use super::log::{BucketLog, LogStore};
 use super::registry::{Registry, Table, freshness_ms, lake_enabled};
@@ -44,6 +46,8 @@ pub(super) struct Server {
     runtime: Runtime,
     registry: Arc<Registry>,
     logs: Arc<LogStore>,
+    states: Arc<KvStore>,
+    scanners: Arc<Scanners>,
     snapshots: Snapshots,
     lake: Lake,
     queue: Mutex<Queue>,
@@ -62,7 +66,7 @@ impl Server {
         stopping: CancellationToken,
     ) -> Result<Self> {
         let node = advertised(options.advertise.as_deref(), address)?;
-        let (registry, logs) = {
+        let (registry, logs, states) = {
             let (options, runtime) = (options.clone(), runtime.clone());
             tokio::task::spawn_blocking(move || open(&options, &runtime))
                 .await
@@ -87,10 +91,12 @@ impl Server {
         Ok(Self {
             snapshots: Snapshots::new(Arc::clone(&registry), remote, runtime.rng.clone()),
             lake: Lake::new(warehouse, runtime.clone()),
+            scanners: Arc::new(Scanners::new(states.options(), runtime.clock.clone())),
             options,
             runtime,
             registry,
-            logs: Arc::new(logs),
+            logs,
+            states: Arc::new(states),
             queue: Mutex::new(queue),
             lake_ends: Mutex::default(),
             node,
@@ -105,6 +111,7 @@ impl Server {
 
     pub(super) async fn flush(&self) {
         self.logs.flush().await;
+        self.save_states(true).await;
     }
 
     #[cfg(test)]
@@ -121,7 +128,7 @@ impl Server {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers any request but ProduceLog, which `connection` keeps in order (see [`Self::produce`]).
+    /// Answers any request but ProduceLog and PutKv, which `connection` keeps in order (see [`Self::append`], [`Self::put`]).
     async fn answer(self: Arc<Self>, frame: RequestFrame) -> ResponseFrame {
         let id = frame.id;
         let Some(key) = ApiKey::from_number(frame.key).filter(|key| is_served(*key)) else {
@@ -163,6 +170,9 @@ impl Server {
             ApiKey::DropPartition => with!(drop_partition),
             ApiKey::GetMetadata => with!(metadata),
             ApiKey::FetchLog => with!(fetch_log),
+            ApiKey::Lookup => with!(lookup),
+            ApiKey::PrefixLookup => with!(prefix_lookup),
+            ApiKey::ScanKv => with!(scan_kv),
             ApiKey::ListOffsets => with!(list_offsets),
             ApiKey::LimitScan => with!(limit_scan),
             ApiKey::GetTableStats => with!(table_stats),
@@ -224,8 +234,8 @@ impl Server {
 enum Act {
     /// Reads the rows of the bucket that it names, whatever their keys.
     Read,
-    /// Writes rows, whose keys must belong there.
-    Write,
+    /// Writes or looks up rows, whose keys must belong there.
+    ByKey,
 }
 
 /// A bucket that exists.
@@ -249,16 +259,7 @@ fn log_of(logs: &LogStore, bucket: TableBucket) -> Result<Arc<BucketLog>> {
 }
 
 const fn is_served(key: ApiKey) -> bool {
-    !matches!(
-        key,
-        ApiKey::GetKvSnapshotMetadata
-            | ApiKey::ListRemoteLogManifests
-            | ApiKey::ListKvSnapshots
-            | ApiKey::PutKv
-            | ApiKey::Lookup
-            | ApiKey::PrefixLookup
-            | ApiKey::ScanKv
-    )
+    !matches!(key, ApiKey::GetKvSnapshotMetadata | ApiKey::ListRemoteLogManifests | ApiKey::ListKvSnapshots)
 }
 
 fn decoded<M: Message + Default>(key: ApiKey, body: Bytes) -> Result<M> {

@@ -6,11 +6,16 @@ async fn heartbeat(stage: &Stage, request: LakeTieringHeartbeatRequest) -> LakeT
     stage.client.call(&request).await.unwrap()
 }
 
-fn bucket(bucket_id: i32, offset: i64) -> PbBucketOffset {
+pub(super) fn bucket(bucket_id: i32, offset: i64) -> PbBucketOffset {
     PbBucketOffset { partition_id: None, bucket_id, log_end_offset: Some(offset) }
 }
 
-async fn prepare(stage: &Stage, table_id: i64, offsets: Vec<PbBucketOffset>, alone: bool) -> PbPrepareLakeTableRespForTable {
+pub(super) async fn prepare(
+    stage: &Stage,
+    table_id: i64,
+    offsets: Vec<PbBucketOffset>,
+    alone: bool,
+) -> PbPrepareLakeTableRespForTable {
     let bucket_offsets = vec![PbTableOffsets { table_id, table_path: path("t"), bucket_offsets: offsets }];
     let request = PrepareLakeTableSnapshotRequest { bucket_offsets, ignore_previous_table_offsets: Some(alone) };
     stage.client.call(&request).await.unwrap().prepare_lake_table_resp.remove(0)

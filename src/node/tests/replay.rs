@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::fluss::frame::{ResponseCodec, ResponseFrame};
-use crate::fluss::record::batches;
+use crate::fluss::record::{Values, batches};
 
 fn entries() -> Vec<Value> {
     let text = include_str!("../../../fixtures/vectors/fluss-server-frames.json");
@@ -72,6 +72,23 @@ fn compare(api: &str, note: &str, expected: &[u8], found: &[u8]) {
             }
             assert_eq!(expected, found, "{label}");
         }
+        "PUT_KV" => {
+            let (expected, found) = both::<PutKvResponse>(expected, found);
+            if note.contains("target columns") {
+                assert_eq!(found.buckets_resp[0].error_code, Some(35), "{label}");
+            } else {
+                assert_eq!(expected, found, "{label}");
+            }
+        }
+        "LOOKUP" => {
+            let (expected, found) = both::<LookupResponse>(expected, found);
+            // The row that was found had been updated in part.
+            let there = |answer: &LookupResponse| {
+                let values = answer.buckets_resp.iter().flat_map(|bucket| &bucket.values);
+                values.map(|value| value.values.is_some()).collect::<Vec<_>>()
+            };
+            assert_eq!(there(&expected), there(&found), "{label}");
+        }
         "LIST_OFFSETS" => {
             let (expected, found) = both::<ListOffsetsResponse>(expected, found);
             let plain = |entry: &PbListOffsetsRespForBucket| (entry.bucket_id, entry.error_code, entry.offset);
@@ -101,6 +118,19 @@ fn compare(api: &str, note: &str, expected: &[u8], found: &[u8]) {
             let [expected, found] = &mut sorted;
             assert_eq!(expected.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>(), "{label}");
             for (expected, found) in expected.values().zip(found.values()) {
+                if note.contains("changelog") {
+                    // Java's and our Arrow writer differ in their bytes; the last batch is of an update in part.
+                    let records = |entry: &PbFetchLogRespForBucket| -> Vec<(i64, i32, i32, i64, i32)> {
+                        let header = |batch: Result<crate::fluss::record::RawBatch>| {
+                            let header = batch.unwrap().header;
+                            let id = (header.writer_id, header.batch_sequence);
+                            (header.base_offset, header.record_count, header.last_offset_delta, id.0, id.1)
+                        };
+                        entry.records.clone().map(|records| batches(records).map(header).take(3).collect()).unwrap_or_default()
+                    };
+                    assert_eq!((records(expected).len(), records(expected)), (3, records(found)), "{label}");
+                    continue;
+                }
                 let plain = |entry: &PbFetchLogRespForBucket| {
                     (entry.error_code, entry.high_watermark, entry.log_start_offset, entry.partition_id)
                 };
@@ -117,7 +147,12 @@ fn compare(api: &str, note: &str, expected: &[u8], found: &[u8]) {
         }
         "LIMIT_SCAN" => {
             let (expected, found) = both::<LimitScanResponse>(expected, found);
-            let count = |answer: LimitScanResponse| (answer.is_log_table, batches(answer.records.unwrap()).count());
+            let count = |answer: LimitScanResponse| {
+                let records = answer.records.unwrap();
+                let is_log = answer.is_log_table.unwrap();
+                // One of the rows was put by an update in part.
+                (is_log, if is_log { batches(records).count() } else { Values::parse(&records).unwrap().take(1).count() })
+            };
             assert_eq!(count(expected), count(found), "{label}");
         }
         "GET_FILESYSTEM_SECURITY_TOKEN" | "CREATE_DATABASE" | "CREATE_TABLE" | "CREATE_PARTITION" | "ALTER_TABLE" => {
@@ -152,11 +187,9 @@ async fn recorded_requests_of_official_clients_are_answered_as_the_real_server_d
     for entry in entries().into_iter().filter(|entry| entry["client"].as_str().unwrap().contains("Java")) {
         let (api, note) = (entry["api"].as_str().unwrap(), entry["note"].as_str().unwrap());
         let (request, expected) = (bytes(&entry, "request"), decoded(bytes(&entry, "response").as_slice().into()));
-        let primary_key = ["PUT_KV", "LOOKUP", "PREFIX_LOOKUP"].iter().any(|key| api.starts_with(key))
-            || note.contains("primary key")
-            || note.contains("value record batch")
-            || note.contains("changelog")
-            || api.starts_with("GET_LATEST_KV");
+        // Of tables whose making was not recorded, or of what the real server does and this one refuses.
+        let left_out =
+            ["insert_if_not_exists", "no snapshot yet"].iter().any(|word| note.contains(word)) || api.starts_with("PREFIX_LOOKUP");
         // The recording leaves out how the partitioned table and its second partition were made.
         if note.contains("partition does not exist") {
             stage.make("pt", &["p"]).await;
@@ -172,11 +205,8 @@ async fn recorded_requests_of_official_clients_are_answered_as_the_real_server_d
         }
         let found = exchange(&mut stream, &request).await;
         let label = format!("{api} {note}");
-        if primary_key {
+        if left_out {
             assert!(!matches!(found, ResponseFrame::Failure(_)), "{label}: answered, and not with a closed connection");
-            if api.starts_with("CREATE_TABLE") {
-                assert!(matches!(found, ResponseFrame::Success { .. }), "{label}: {found:?}");
-            }
             continue;
         }
         match (expected, found) {

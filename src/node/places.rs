@@ -1,0 +1,99 @@
+//! Folders per table and partition below one root: where logs lie, and states.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::model::{PartitionId, TableId};
+use crate::runtime::FailPoints;
+
+/// The folders below a root.
+#[derive(Debug)]
+pub(super) struct Places {
+    root: PathBuf,
+    fail: FailPoints,
+}
+
+impl Places {
+    /// Below `root`, which is made when missing.
+    ///
+    /// # Errors
+    /// `Invalid` when it can't be made.
+    pub(super) fn open(root: PathBuf, fail: FailPoints) -> Result<Self> {
+        fs::create_dir_all(&root)
+            .map_err(|source| Error::invalid(format!("create folder `{}`", root.display())).with_source(source))?;
+        Ok(Self { root, fail })
+    }
+
+    /// The folder of a table, or of one partition of it.
+    pub(super) fn folder(&self, table: TableId, partition: Option<PartitionId>) -> PathBuf {
+        let folder = self.root.join(table.to_string());
+        partition.map_or_else(|| folder.clone(), |partition| folder.join(format!("p{partition}")))
+    }
+
+    /// Makes `folder` and its parents up to the root, durably.
+    ///
+    /// # Errors
+    /// `Unavailable` when that fails.
+    pub(super) fn create(&self, folder: &Path) -> Result<()> {
+        let fault = |source| Error::unavailable(format!("create folder `{}`", folder.display())).with_source(source);
+        fs::create_dir_all(folder).map_err(fault)?;
+        for parent in folder.ancestors().skip(1).take_while(|parent| parent.starts_with(&self.root)) {
+            sync_folder(parent).map_err(fault)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a folder with all that is in it; one that is absent is fine.
+    ///
+    /// # Errors
+    /// `Unavailable` when that fails.
+    pub(super) fn remove(&self, folder: &Path) -> Result<()> {
+        self.fail.hit_blocking("log.before_delete", &folder.display().to_string())?;
+        match fs::remove_dir_all(folder) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::unavailable(format!("delete folder `{}`", folder.display())).with_source(source))
+            }
+            _ => self.fail.hit_blocking("log.after_delete", &folder.display().to_string()),
+        }
+    }
+
+    /// Deletes the folders of tables and partitions that `known` does not know: what a crash left of dropped ones.
+    ///
+    /// # Errors
+    /// `Unavailable` when a folder can't be read or deleted.
+    pub(super) fn remove_unknown(&self, known: impl Fn(TableId, Option<PartitionId>) -> bool) -> Result<()> {
+        for (name, folder) in folders(&self.root)? {
+            let Ok(table) = name.parse().map(TableId) else { continue };
+            if !known(table, None) {
+                tracing::info!(%table, folder = %folder.display(), "folder of a dropped table deleted");
+                self.remove(&folder)?;
+                continue;
+            }
+            for (name, folder) in folders(&folder)? {
+                let partition = name.strip_prefix('p').and_then(|id| id.parse().ok()).map(PartitionId);
+                if partition.is_some() && !known(table, partition) {
+                    self.remove(&folder)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes durable which files a folder has.
+pub(super) fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    File::open(folder).and_then(|folder| folder.sync_all())
+}
+
+fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let fault = |source| Error::unavailable(format!("list folder `{}`", folder.display())).with_source(source);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(fault)? {
+        let entry = entry.map_err(fault)?;
+        if entry.file_type().map_err(fault)?.is_dir() {
+            found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+        }
+    }
+    Ok(found)
+}
