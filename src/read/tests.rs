@@ -15,6 +15,8 @@ use crate::model::{
 use crate::source::memory::{Fault, Faults, MemoryCluster};
 use crate::source::{FetchRequest, FetchedBucket, StateRequest, StateScan};
 
+mod states;
+
 const LAYOUT: BucketLayout = BucketLayout { count: 3, origin: LayoutOrigin::Own };
 
 struct World {

@@ -7,13 +7,13 @@ mod faults;
 mod ledger;
 mod queue;
 mod remote;
+mod states;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrow_array::{BooleanArray, RecordBatch};
-use arrow_select::filter::filter_record_batch;
 use async_trait::async_trait;
 use bytes::Bytes;
 
@@ -48,6 +48,8 @@ struct Log {
     start: i64,
     end: i64,
     timestamp_ms: i64,
+    /// Of a primary-key table: the stored values by key.
+    values: BTreeMap<Vec<u8>, Bytes>,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,10 @@ struct State {
     files: remote::Files,
     segment_batches: Option<usize>,
     unreadable_until_ms: i64,
+    /// Servers without ScanKv.
+    no_states: bool,
+    next_scan: u64,
+    scans: BTreeMap<u64, TableBucket>,
 }
 
 /// A cluster in memory. Clones are the same cluster.
@@ -102,6 +108,9 @@ impl MemoryCluster {
             files: BTreeMap::new(),
             segment_batches: None,
             unreadable_until_ms: 0,
+            no_states: false,
+            next_scan: 1,
+            scans: BTreeMap::new(),
         };
         Self { state: Arc::new(Mutex::new(state)), runtime }
     }
@@ -139,7 +148,7 @@ impl MemoryCluster {
             schema: Arc::clone(&schema),
             comment: table.comment.clone(),
             partition_keys: table.partition_keys.clone(),
-            bucket_keys: table.bucket_keys.clone(),
+            bucket_keys: bucket_keys_of(table),
             bucket_count: table.bucket_count.unwrap_or(1),
             bucket_count_epoch: BucketCountEpoch(0),
             properties: table.properties.clone(),
@@ -173,6 +182,7 @@ impl MemoryCluster {
         let mut state = self.state();
         let id = state.paths.remove(path).ok_or_else(|| gone(path))?;
         state.tables.remove(&id);
+        state.scans.retain(|_, bucket| bucket.table != id);
         state.queue.remove(id);
         Ok(())
     }
@@ -261,6 +271,7 @@ impl MemoryCluster {
         let table = state.table_mut(path)?;
         table.partitions.remove(&id).ok_or_else(|| Error::invalid(format!("partition `{id}` of `{path}`")).with_code(36))?;
         table.logs.retain(|key, _| key.partition != Some(id));
+        state.scans.retain(|_, bucket| bucket.partition != Some(id));
         Ok(())
     }
 
@@ -285,33 +296,36 @@ impl MemoryCluster {
     /// # Errors
     /// `Invalid` (7, 36); as [`buckets_of`] and [`encode_arrow_batch`].
     pub fn append_rows(&self, path: &TablePath, rows: &RecordBatch) -> Result<()> {
+        let (info, buckets) = self.routed(path, rows)?;
+        for (bucket, mask) in buckets {
+            let mine = states::filter(rows, &mask)?;
+            if mine.num_rows() > 0 {
+                self.append(bucket, info.schema.id, &mine, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The table, and which rows go to which bucket of the partition that the first row names.
+    fn routed(&self, path: &TablePath, rows: &RecordBatch) -> Result<(TableInfo, Vec<(TableBucket, BooleanArray)>)> {
         let (info, partition) = {
             let state = self.state();
             let table = state.table(path)?;
             (table.info.clone(), table.partition_of(rows)?)
         };
         let layout = BucketLayout::of(&info, partition.as_ref())?;
-        let column = |name: &String| {
-            let found = info
-                .schema
-                .index_of(name)
-                .and_then(|at| Some((&info.schema.fields.get(at)?.data_type.kind, rows.columns().get(at)?)));
-            found.ok_or_else(|| Error::invalid(format!("rows of `{path}` lack `{name}`")))
-        };
-        let keys = info.bucket_keys.iter().map(column).collect::<Result<Vec<_>>>()?;
+        let keys = states::columns_of(&info.schema, rows, &info.bucket_keys)?;
         let buckets = match keys.as_slice() {
             [] => vec![0; rows.num_rows()],
             keys => buckets_of(BucketFunction::of(&info)?, keys, layout.count)?,
         };
-        for bucket in 0..layout.count {
-            let mine: BooleanArray = buckets.iter().map(|of_row| Some(*of_row == bucket)).collect();
-            let mine = filter_record_batch(rows, &mine).map_err(|source| Error::internal("split rows").with_source(source))?;
-            if mine.num_rows() > 0 {
-                let partition = partition.as_ref().map(|partition| partition.id);
-                self.append(TableBucket { table: info.id, partition, bucket: BucketId(bucket) }, info.schema.id, &mine, None)?;
-            }
-        }
-        Ok(())
+        let partition = partition.map(|partition| partition.id);
+        let masks = (0..layout.count).map(|bucket| {
+            let mask = buckets.iter().map(|of_row| Some(*of_row == bucket)).collect();
+            (TableBucket { table: info.id, partition, bucket: BucketId(bucket) }, mask)
+        });
+        let masks = masks.collect();
+        Ok((info, masks))
     }
 
     /// Appends an empty batch, which takes one offset.
@@ -333,16 +347,7 @@ impl MemoryCluster {
     /// `Invalid` (21) when there is no such bucket; `Data` when it is no batch.
     pub fn append_raw(&self, bucket: TableBucket, batch: &[u8]) -> Result<i64> {
         let now_ms = self.now_ms();
-        let mut state = self.state();
-        let log = state.log_mut(bucket)?;
-        let mut bytes = batch.to_vec();
-        log.timestamp_ms = log.timestamp_ms.max(now_ms);
-        let base = log.end;
-        stamp(&mut bytes, base, log.timestamp_ms, 0)?;
-        log.end = BatchHeader::parse(&bytes)?.next_offset();
-        log.batches.push(bytes.into());
-        state.offload(bucket, &self.runtime.rng)?;
-        Ok(base)
+        self.state().append_raw(bucket, batch, now_ms, &self.runtime.rng)
     }
 
     /// Moves the log's start forward: what lies below is gone.
@@ -410,6 +415,12 @@ impl MemoryCluster {
     }
 }
 
+/// Of a primary-key table that names none: its key without the partition columns (S3.5).
+fn bucket_keys_of(table: &TableDescriptor) -> Vec<String> {
+    let keys = if table.bucket_keys.is_empty() { &table.schema.primary_key } else { &table.bucket_keys };
+    keys.iter().filter(|key| !table.partition_keys.contains(key)).cloned().collect()
+}
+
 fn freshness_ms(info: &TableInfo) -> i64 {
     i64::try_from(info.lake_freshness().as_millis()).unwrap_or(i64::MAX)
 }
@@ -458,6 +469,18 @@ impl State {
         table
             .and_then(|table| table.logs.get_mut(&bucket.into()))
             .ok_or_else(|| Error::invalid(format!("{bucket} does not exist")).with_code(21))
+    }
+
+    fn append_raw(&mut self, bucket: TableBucket, batch: &[u8], now_ms: i64, rng: &Rng) -> Result<i64> {
+        let log = self.log_mut(bucket)?;
+        let mut bytes = batch.to_vec();
+        log.timestamp_ms = log.timestamp_ms.max(now_ms);
+        let base = log.end;
+        stamp(&mut bytes, base, log.timestamp_ms, 0)?;
+        log.end = BatchHeader::parse(&bytes)?.next_offset();
+        log.batches.push(bytes.into());
+        self.offload(bucket, rng)?;
+        Ok(base)
     }
 
     /// Both ends of each bucket of the table or partition; `None` when the partition is gone.
@@ -638,11 +661,12 @@ impl TableScan for MemoryService {
     }
 
     async fn serves_states(&self) -> Result<bool> {
-        Ok(false)
+        // What a server speaks is known from the connection.
+        Ok(!self.cluster.state().no_states)
     }
 
-    async fn open_state(&self, _request: StateRequest) -> Result<Box<dyn StateScan>> {
-        Err(Error::unsupported("state scans of the twin"))
+    async fn open_state(&self, request: StateRequest) -> Result<Box<dyn StateScan>> {
+        self.open_scan(request).await
     }
 
     async fn remote_bytes(&self, url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {

@@ -9,6 +9,8 @@ use crate::fluss::record::arrow_schema;
 use crate::model::{DataType, LayoutOrigin, TypeKind};
 use crate::source::Held;
 
+mod states;
+
 fn path() -> TablePath {
     TablePath::new("demo", "t")
 }
