@@ -5,8 +5,12 @@
 //! through the write stage, statistics and metadata included, on one thread. **Round** = a whole round: an in-process node
 //! serves the log over the wire, the rows end in a committed snapshot on the local disk.
 //!
-//! `cargo bench --bench pipeline` runs criterion and then the report; `-- --report` the report alone, `-- --columns` what each column costs.
+//! `cargo bench --bench pipeline` runs criterion and then the report; `-- --report` the report alone, `-- --columns` what each column costs,
+//! `-- --keyed` primary-key tables alone (`pipeline/keyed.rs`).
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+
+#[path = "pipeline/keyed.rs"]
+mod keyed;
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,7 +24,9 @@ use lakeward::client::{Admin, Writer, WriterOptions};
 use lakeward::fluss::cluster::{Cluster as WireCluster, ClusterOptions};
 use lakeward::fluss::record::{BatchSchema, Compression, EncodeOptions, LogFormat, batches, encode_arrow_batch, stamp};
 use lakeward::fluss::table_json::TableDescriptor;
-use lakeward::model::{BucketId, Field, RoundId, RoundSummary, Schema, SchemaId, TableBucket, TableId, TablePath, TieringEpoch};
+use lakeward::model::{
+    BucketId, ChangeKind, Field, RoundId, RoundSummary, Schema, SchemaId, TableBucket, TableId, TablePath, TieringEpoch,
+};
 use lakeward::node::{Node, NodeOptions};
 use lakeward::paimon::{BinaryRow, TableSchema};
 use lakeward::round::{self, Job, Limits, RoundContext};
@@ -121,7 +127,7 @@ mod kit {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "53 bits")]
-    pub(super) fn rows(schema: &BatchSchema, ids: std::ops::Range<i64>) -> RecordBatch {
+    pub(super) fn rows(schema: &BatchSchema, ids: impl Iterator<Item = i64>) -> RecordBatch {
         let seeds: Vec<(i64, u64, u64)> = ids
             .map(|id| {
                 let h = mix(id.cast_unsigned().wrapping_mul(1_000_003));
@@ -196,17 +202,23 @@ fn plain_encode(schema: &SchemaRef, rows: impl Iterator<Item = RecordBatch>) -> 
     writer.into_inner().unwrap().len()
 }
 
-/// What the write stage makes of rows of `fields`, on one thread, into memory.
-fn write_stage(fields: &[Field], rows: impl Iterator<Item = RecordBatch>) -> usize {
+/// What the write stage makes of rows of `fields` and what they do, on one thread, into memory: bytes of files.
+fn write_stage(
+    fields: &[Field],
+    key: &[String],
+    options: &[(&str, &str)],
+    rows: impl Iterator<Item = (RecordBatch, Option<Vec<ChangeKind>>)>,
+) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
+        let bucket = (!key.is_empty()).then_some(("bucket", "1"));
         let schema = TableSchema {
             id: 0,
             fields: fields.to_vec(),
             highest_field_id: 11,
             partition_keys: vec![],
-            primary_keys: vec![],
-            options: [].into(),
+            primary_keys: key.to_vec(),
+            options: options.iter().chain(&bucket).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             comment: None,
             time_ms: 0,
         };
@@ -214,17 +226,24 @@ fn write_stage(fields: &[Field], rows: impl Iterator<Item = RecordBatch>) -> usi
         let round = RoundId(uuid::Uuid::from_u128(1));
         let context =
             WriteContext::new(Store::in_memory(), "t", Arc::new(schema), round, machine.clone(), WriteOptions::default()).unwrap();
-        let target = BucketTarget { source: BUCKET, partition: BinaryRow::empty(), bucket: 0, total_buckets: -1 };
+        let total_buckets = if key.is_empty() { -1 } else { 1 };
+        let target = BucketTarget { source: BUCKET, partition: BinaryRow::empty(), bucket: 0, total_buckets };
         let mut writer = BucketWriter::new(context, target, 0).unwrap();
         let mut offset = 0;
-        for rows in rows {
+        for (rows, changes) in rows {
             let count = i64::try_from(rows.num_rows()).unwrap();
             let permit = machine.budget.acquire(1 << 20).await;
-            writer.write(rows, None, offset, permit).await.unwrap();
+            writer.write(rows, changes.as_deref(), offset, permit).await.unwrap();
             offset += count;
         }
-        writer.finish().await.unwrap().data.iter().map(|entry| usize::try_from(entry.file.file_size).unwrap()).sum()
+        let files = writer.finish().await.unwrap();
+        files.data.iter().chain(&files.changelog).map(|entry| usize::try_from(entry.file.file_size).unwrap()).sum()
     })
+}
+
+/// Rows that are appended.
+fn appended(rows: impl Iterator<Item = RecordBatch>) -> impl Iterator<Item = (RecordBatch, Option<Vec<ChangeKind>>)> {
+    rows.map(|rows| (rows, None))
 }
 
 fn stages(criterion: &mut Criterion) {
@@ -234,7 +253,9 @@ fn stages(criterion: &mut Criterion) {
     group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(3));
     group.bench_function("floor: decode", |bencher| bencher.iter(|| log.decode().map(|rows| rows.num_rows()).sum::<usize>()));
     group.bench_function("floor: encode", |bencher| bencher.iter(|| plain_encode(&log.schema.arrow, log.decoded.iter().cloned())));
-    group.bench_function("ours: encode", |bencher| bencher.iter(|| write_stage(&fields, log.decoded.iter().cloned())));
+    group.bench_function("ours: encode", |bencher| {
+        bencher.iter(|| write_stage(&fields, &[], &[], appended(log.decoded.iter().cloned())))
+    });
     let mut cluster = Cluster::new();
     group.bench_function("round: node to snapshot", |bencher| {
         bencher.iter_custom(|times| {
@@ -259,7 +280,7 @@ fn columns() {
         let schema = Arc::new(log.schema.arrow.project(&[index]).unwrap());
         let fields = [field];
         let plain = || plain_encode(&schema, rows.iter().cloned());
-        let ours = || write_stage(&fields, rows.iter().cloned());
+        let ours = || write_stage(&fields, &[], &[], appended(rows.iter().cloned()));
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         let nanos = |seconds: f64| seconds * 1e9 / ROWS as f64;
         let (name, floor, mine) = (&fields[0].name, nanos(fastest(plain)), nanos(fastest(ours)));
@@ -360,26 +381,29 @@ fn fastest<T>(mut work: impl FnMut() -> T) -> f64 {
     (0..5).map(one).fold(f64::INFINITY, f64::min)
 }
 
+fn line(name: &str, seconds: f64) {
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let rows = ROWS as f64;
+    println!("{name:<44} {:>8.3} s per million rows  {:>10.0} rows/s", seconds * 1e6 / rows, rows / seconds);
+}
+
 /// Ours beside the floor, on the same bytes in the same run.
 fn report() {
     let (log, fields) = (Log::new(), kit::fields());
-    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-    let rows = ROWS as f64;
-    let line = |name: &str, seconds: f64| {
-        println!("{name:<34} {:>8.3} s per million rows  {:>10.0} rows/s", seconds * 1e6 / rows, rows / seconds);
-    };
     let decode = fastest(|| log.decode().map(|rows| rows.num_rows()).sum::<usize>());
     let plain = fastest(|| plain_encode(&log.schema.arrow, log.decoded.iter().cloned()));
-    let ours = fastest(|| write_stage(&fields, log.decoded.iter().cloned()));
+    let ours = fastest(|| write_stage(&fields, &[], &[], appended(log.decoded.iter().cloned())));
     let floor = fastest(|| plain_encode(&log.schema.arrow, log.decode()));
-    let both = fastest(|| write_stage(&fields, log.decode()));
+    let both = fastest(|| write_stage(&fields, &[], &[], appended(log.decode())));
     line("floor: decode", decode);
     line("floor: encode (ArrowWriter, zstd 1)", plain);
     line("floor: decode + encode", floor);
     line("ours:  write stage", ours);
     line("ours:  decode + write stage", both);
-    let (plain_bytes, our_bytes) =
-        (plain_encode(&log.schema.arrow, log.decoded.iter().cloned()), write_stage(&fields, log.decoded.iter().cloned()));
+    let (plain_bytes, our_bytes) = (
+        plain_encode(&log.schema.arrow, log.decoded.iter().cloned()),
+        write_stage(&fields, &[], &[], appended(log.decoded.iter().cloned())),
+    );
     println!("bytes: log {}, floor {plain_bytes}, ours {our_bytes}", log.bytes.len());
     println!("write stage: ours ÷ floor {:.2}", floor / both);
 
@@ -415,9 +439,16 @@ fn main() {
     if std::env::args().any(|argument| argument == "--columns") {
         return columns();
     }
+    if std::env::args().any(|argument| argument == "--keyed-profile") {
+        return keyed::profile();
+    }
+    if std::env::args().any(|argument| argument == "--keyed") {
+        return keyed::report();
+    }
     if !std::env::args().any(|argument| argument == "--report") {
         benches();
         Criterion::default().configure_from_args().final_summary();
     }
     report();
+    keyed::report();
 }

@@ -86,6 +86,11 @@ impl Shape {
         Ok(Self { fields, arrow, parquet, codec, modes, keys })
     }
 
+    /// Whether files of this shape are what files of the other are.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        self.codec == other.codec && self.modes == other.modes
+    }
+
     /// Columns before those of the table.
     fn lead(&self) -> usize {
         self.fields.len() - self.modes.len()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use futures::future::try_join_all;
 
+use super::bounds::Bounds;
 use super::bucket::BucketTarget;
 use super::encode::{ColumnSet, FileEncoder};
 use super::{FileKind, WriteContext};
@@ -54,17 +55,24 @@ pub(super) struct RowGroup {
 
 /// A file that waits for its next row group.
 struct OpenFile {
-    path: String,
+    /// Where its bytes go: one place, or two where a changelog has the same rows.
+    places: Vec<Place>,
     /// Absent only while it is on an encoder thread, and after a failure there.
     encoder: Option<FileEncoder>,
-    upload: Option<Upload>,
     rows: u64,
     marks: Option<Marks>,
 }
 
+struct Place {
+    kind: FileKind,
+    path: String,
+    upload: Option<Upload>,
+}
+
 impl std::fmt::Debug for OpenFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenFile").field("path", &self.path).field("rows", &self.rows).finish_non_exhaustive()
+        let paths: Vec<&str> = self.places.iter().map(|place| place.path.as_str()).collect();
+        f.debug_struct("OpenFile").field("paths", &paths).field("rows", &self.rows).finish_non_exhaustive()
     }
 }
 
@@ -78,7 +86,7 @@ pub(super) struct Files {
     open: Option<OpenFile>,
     /// Encoded bytes per Arrow byte, in thousandths, as far as this bucket has shown.
     permille: u64,
-    done: Vec<ManifestEntry>,
+    done: Vec<(FileKind, ManifestEntry)>,
     /// Paths of the files that are there or may be.
     written: Vec<String>,
 }
@@ -109,10 +117,21 @@ impl Files {
     /// # Errors
     /// `Data` names a column whose values do not fit it; `Unavailable` when the store fails.
     pub(super) async fn encode(&mut self, group: RowGroup) -> Result<()> {
+        self.encode_as(group, &[self.kind]).await
+    }
+
+    /// The same, for a file of several kinds: the same bytes, each with a name of its own. Close it before a group of other kinds.
+    ///
+    /// # Errors
+    /// As [`Files::encode`].
+    pub(super) async fn encode_as(&mut self, group: RowGroup, kinds: &[FileKind]) -> Result<()> {
         let RowGroup { batches, rows, bytes, marks, permits } = group;
         if self.open.is_none() {
-            let path = format!("{}/{}", self.folder, self.context.next_file_name(self.kind));
-            self.open = Some(OpenFile { path, encoder: None, upload: None, rows: 0, marks: None });
+            let place = |kind: &FileKind| {
+                let path = format!("{}/{}", self.folder, self.context.next_file_name(*kind));
+                Place { kind: *kind, path, upload: None }
+            };
+            self.open = Some(OpenFile { places: kinds.iter().map(place).collect(), encoder: None, rows: 0, marks: None });
         }
         let before = self.open_bytes();
         let encoder = self.open.as_mut().and_then(|file| file.encoder.take());
@@ -136,13 +155,15 @@ impl Files {
             return Ok(());
         }
         let part = encoder.take_bytes()?;
-        if file.upload.is_none() {
-            file.upload = Some(self.context.store.upload(&file.path).await?);
+        for place in &mut file.places {
+            if place.upload.is_none() {
+                place.upload = Some(self.context.store.upload(&place.path).await?);
+            }
+            if let Some(upload) = &mut place.upload {
+                upload.part(part.clone()).await?;
+            }
         }
-        match &mut file.upload {
-            Some(upload) => upload.part(part).await,
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Ends the open file, if there is one.
@@ -150,25 +171,33 @@ impl Files {
     /// # Errors
     /// `Unavailable` when the store fails.
     pub(super) async fn close(&mut self) -> Result<()> {
-        let Some(OpenFile { path, encoder: Some(encoder), upload, rows, marks: Some(marks) }) = self.open.take() else {
+        let Some(OpenFile { places, encoder: Some(encoder), rows, marks: Some(marks) }) = self.open.take() else {
             return Ok(());
         };
         let (rest, bounds) = encoder.close()?;
-        // From here on the file may be there, whatever is answered.
-        self.written.push(path.clone());
-        let size = match upload {
-            None => {
-                let size = rest.len() as u64;
-                self.context.store.put(&path, rest).await?;
-                size
-            }
-            Some(mut upload) => {
-                upload.part(rest).await?;
-                upload.finish().await?
-            }
-        };
-        let name = path.rsplit_once('/').map_or(path.as_str(), |(_, name)| name).to_owned();
-        let stats = self.context.shape(self.kind).stats(&bounds, self.context.table.stats_dense)?;
+        for Place { kind, path, upload } in places {
+            // From here on the file may be there, whatever is answered.
+            self.written.push(path.clone());
+            let size = match upload {
+                None => {
+                    let size = rest.len() as u64;
+                    self.context.store.put(&path, rest.clone()).await?;
+                    size
+                }
+                Some(mut upload) => {
+                    upload.part(rest.clone()).await?;
+                    upload.finish().await?
+                }
+            };
+            let entry = self.entry(&path, size, rows, marks.clone(), &bounds)?;
+            self.done.push((kind, entry));
+        }
+        Ok(())
+    }
+
+    fn entry(&self, path: &str, size: u64, rows: u64, marks: Marks, bounds: &[Bounds]) -> Result<ManifestEntry> {
+        let name = path.rsplit_once('/').map_or(path, |(_, name)| name).to_owned();
+        let stats = self.context.shape(self.kind).stats(bounds, self.context.table.stats_dense)?;
         let file = DataFile {
             file_name: name,
             file_size: i64::try_from(size).unwrap_or(i64::MAX),
@@ -191,19 +220,23 @@ impl Files {
             first_row_id: None,
             write_cols: None,
         };
-        self.done.push(ManifestEntry {
+        Ok(ManifestEntry {
             kind: EntryKind::Add,
             partition: self.target.partition.clone(),
             bucket: self.target.bucket,
             total_buckets: self.target.total_buckets,
             file,
-        });
-        Ok(())
+        })
     }
 
     /// The files, in the order written; none is open.
     pub(super) fn take(&mut self) -> Vec<ManifestEntry> {
-        std::mem::take(&mut self.done)
+        std::mem::take(&mut self.done).into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Takes over the files of its kind that `other` has made beside its own. Their bytes stay `other`'s to delete.
+    pub(super) fn adopt(&mut self, other: &mut Self) {
+        self.done.extend(other.done.extract_if(.., |(kind, _)| *kind == self.kind));
     }
 
     /// Gives up and deletes what was written.
@@ -211,11 +244,11 @@ impl Files {
     /// # Errors
     /// `Unavailable` when some file could not be deleted; the others are.
     pub(super) async fn abort(self) -> Result<()> {
-        let upload = match self.open.and_then(|file| file.upload) {
-            Some(upload) => upload.abort().await,
-            None => Ok(()),
-        };
-        self.context.delete(self.written).await.and(upload)
+        let mut aborted = Ok(());
+        for upload in self.open.into_iter().flat_map(|file| file.places).filter_map(|place| place.upload) {
+            aborted = aborted.and(upload.abort().await);
+        }
+        self.context.delete(self.written).await.and(aborted)
     }
 }
 

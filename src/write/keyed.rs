@@ -10,10 +10,10 @@ use arrow_schema::SchemaRef;
 use arrow_select::filter::filter_record_batch;
 use arrow_select::interleave::interleave;
 
-use super::WriteContext;
 use super::buffer::{Buffer, Taken, size_of_rows};
 use super::files::{Files, Marks, RowGroup};
 use super::order::{Entry, Keys, sort};
+use super::{FileKind, WriteContext};
 use crate::error::{Error, Result};
 use crate::model::ChangeKind;
 use crate::paimon::BinaryRow;
@@ -123,13 +123,16 @@ impl Unsorted {
             encoders.run(move || sort(&keys, &batches, log)).await??
         };
         let sorted = Arc::new(sorted);
+        // Where each key comes once, data and changelog are the same rows: encoded once, if also in the same shape.
+        let twice = sorted.newest.is_none() && context.changelog.as_ref().is_some_and(|shape| shape.is_as(&context.shape));
+        let kinds: &[FileKind] = if twice { &[FileKind::Changelog, FileKind::Data] } else { &[FileKind::Data] };
         let mut from = 0;
         while from < sorted.entries.len() {
             let fits = |files: &Files| files.group_rows().min(files.group_bytes().min(group_bytes_max) / row_bytes).max(1);
             let count = changelog.as_deref().map_or(usize::MAX, &fits).min(fits(data)).min(sorted.entries.len() - from);
             let gather = {
                 let (keys, batches, sorted) = (Arc::clone(&keys), Arc::clone(&batches), Arc::clone(&sorted));
-                let (arrow, log) = (Arc::clone(&context.shape.arrow), changelog.is_some());
+                let (arrow, log) = (Arc::clone(&context.shape.arrow), changelog.is_some() && !twice);
                 move || {
                     let every =
                         gather(&keys, &batches, &arrow, sequence, sorted.entries.get(from..from + count).unwrap_or_default())?;
@@ -142,20 +145,22 @@ impl Unsorted {
                 }
             };
             let (log_group, data_group) = encoders.run(gather).await??;
-            for (files, group) in [(changelog.as_deref_mut(), log_group), (Some(&mut *data), Some(data_group))] {
-                if let (Some(files), Some(group)) = (files, group)
-                    && group.rows > 0
-                {
-                    files.encode(group).await?;
-                }
+            if let (Some(files), Some(group)) = (changelog.as_deref_mut(), log_group) {
+                files.encode(group).await?;
+            }
+            if data_group.rows > 0 {
+                data.encode_as(data_group, kinds).await?;
             }
             from += count;
         }
         // What comes later is sorted by itself.
-        if let Some(files) = changelog {
+        if let Some(files) = changelog.as_deref_mut() {
             files.close().await?;
         }
         data.close().await?;
+        if let Some(files) = changelog {
+            files.adopt(data);
+        }
         drop(permits);
         Ok(())
     }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::lake::Warehouse;
 use crate::model::ChangeKind;
+use crate::paimon::DataFile;
 
 const KINDS: [ChangeKind; 4] = [ChangeKind::Insert, ChangeKind::UpdateBefore, ChangeKind::UpdateAfter, ChangeKind::Delete];
 
@@ -235,4 +236,38 @@ async fn a_bucket_larger_than_the_budget_becomes_several_sorted_files_that_merge
         merged.extend(keys.values().iter().copied().zip(numbers(&batch, "v").into_iter().flatten()));
     }
     assert_eq!(merged, state);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_each_key_comes_once_changelog_and_data_are_the_same_bytes_in_two_files_and_both_go_with_an_abort() {
+    let schema = Arc::new(versioned(&[("changelog-producer", "input"), ("target-file-row-num", "3")]));
+    let store = Store::in_memory();
+    let options = WriteOptions { part_bytes: 1, ..WriteOptions::default() };
+    let context = context(&store, &schema, options);
+    let changes: Vec<Change> = (0..8).map(|key| (7 * key % 8, 0, None, i64::from(key))).collect();
+    let (rows, kinds) = batch_of(&schema, &changes);
+    let writer = async || {
+        let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
+        writer.write(rows.clone(), Some(&kinds), 0, context.runtime.budget.acquire(64).await).await.unwrap();
+        writer.flush().await.unwrap();
+        // Then a key of before: its newest row is in the data only.
+        let (again, kinds) = batch_of(&schema, &[(5, 1, None, 0), (5, 2, None, 1)]);
+        writer.write(again, Some(&kinds), 8, context.runtime.budget.acquire(64).await).await.unwrap();
+        writer
+    };
+    let files = writer().await.finish().await.unwrap();
+    let counts = |entries: &[ManifestEntry]| entries.iter().map(|entry| entry.file.row_count).collect::<Vec<_>>();
+    assert_eq!((counts(&files.data), counts(&files.changelog)), (vec![3, 3, 2, 1], vec![3, 3, 2, 2]));
+    for (data, log) in files.data.iter().zip(&files.changelog) {
+        assert!(data.file.file_name.starts_with("data-") && log.file.file_name.starts_with("changelog-"));
+        let same = DataFile { file_name: data.file.file_name.clone(), ..log.file.clone() };
+        assert_eq!(same == data.file, data.file.row_count != 1);
+        assert_eq!(written(&store, data).await == written(&store, log).await, data.file.row_count != 1);
+    }
+    let before = store.list("").await.unwrap().len();
+    let mut writer = writer().await;
+    writer.flush().await.unwrap();
+    assert_eq!(store.list("").await.unwrap().len(), before + 8);
+    writer.abort().await.unwrap();
+    assert_eq!(store.list("").await.unwrap().len(), before);
 }

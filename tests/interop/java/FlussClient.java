@@ -269,11 +269,22 @@ public final class FlussClient {
         return sent;
     }
 
+    /** rows, or changes [["+" or "-", row]…] in that order: upserts and deletes; every N a flush with `flush-every`. */
     private static Object upsert(Connection c, TablePath path, JsonObject q) throws Exception {
         try (Table t = c.getTable(path)) {
             UpsertWriter w = t.newUpsert().createWriter();
+            RowType type = t.getTableInfo().getRowType();
             List<CompletableFuture<?>> sent = new ArrayList<>();
-            for (JsonElement row : q.getAsJsonArray("rows")) sent.add(w.upsert(row(row.getAsJsonArray(), t.getTableInfo().getRowType())));
+            if (q.has("rows")) for (JsonElement row : q.getAsJsonArray("rows")) sent.add(w.upsert(row(row.getAsJsonArray(), type)));
+            if (q.has("changes")) {
+                int every = Lines.number(q, "flush-every", 0);
+                for (JsonElement change : q.getAsJsonArray("changes")) {
+                    GenericRow row = row(change.getAsJsonArray().get(1).getAsJsonArray(), type);
+                    sent.add(change.getAsJsonArray().get(0).getAsString().equals("-") ? w.delete(row) : w.upsert(row));
+                    if (every > 0 && sent.size() % every == 0) w.flush();
+                }
+                w.flush();
+            }
             for (CompletableFuture<?> f : sent) get(f);
             return sent.size();
         }

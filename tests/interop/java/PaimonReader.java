@@ -80,20 +80,25 @@ public final class PaimonReader {
     }
 
     private static Object create(Path path, JsonObject q) throws Exception {
-        Schema.Builder schema = Schema.newBuilder().partitionKeys(Lines.texts(q, "partitions")).options(Lines.pairs(q, "options"));
+        Schema.Builder schema = Schema.newBuilder().partitionKeys(Lines.texts(q, "partitions")).primaryKey(Lines.texts(q, "keys")).options(Lines.pairs(q, "options"));
         for (JsonElement e : q.getAsJsonArray("columns"))
             schema.column(e.getAsJsonArray().get(0).getAsString(), DataTypeJsonParser.parseAtomicTypeSQLString(e.getAsJsonArray().get(1).getAsString()));
         return new SchemaManager(LocalFileIO.create(), path).createTable(schema.build()).id();
     }
 
-    /** Writes and commits rows as Java's batch writer does; {@code overwrite} names the partition whose rows they replace. */
+    /** Writes and commits rows as Java's batch writer does, with their {@code kinds} (+I, -U, …); {@code overwrite} names the partition whose rows they replace. */
     private static Object append(FileStoreTable table, JsonObject q) throws Exception {
         BatchWriteBuilder builder = table.newBatchWriteBuilder();
         if (q.has("overwrite")) builder.withOverwrite(Lines.pairs(q, "overwrite"));
         try (IOManager io = IOManager.create(System.getProperty("java.io.tmpdir"));
                 BatchTableWrite write = (BatchTableWrite) builder.newWrite().withIOManager(io);
                 BatchTableCommit commit = builder.newCommit()) {
-            for (JsonElement e : q.getAsJsonArray("rows")) write.write(row(table.rowType(), e.getAsJsonArray()));
+            JsonArray rows = q.getAsJsonArray("rows");
+            for (int i = 0; i < rows.size(); i++) {
+                GenericRow row = row(table.rowType(), rows.get(i).getAsJsonArray());
+                if (q.has("kinds")) row.setRowKind(RowKind.fromShortString(q.getAsJsonArray("kinds").get(i).getAsString()));
+                write.write(row);
+            }
             commit.commit(write.prepareCommit());
         }
         return table.snapshotManager().latestSnapshotId();
@@ -155,12 +160,12 @@ public final class PaimonReader {
         for (ManifestEntry e : table.store().newScan().plan().files()) {
             all.add(map("partition", values(e.partition(), partition), "bucket", e.bucket(), "total", e.totalBuckets(), "name", e.file().fileName(),
                     "path", table.store().pathFactory().createDataFilePathFactory(e.partition(), e.bucket()).toPath(e.file()).toUri().getPath(),
-                    "rows", e.file().rowCount(), "schema", e.file().schemaId(), "level", e.file().level(), "min-sequence", e.file().minSequenceNumber(), "max-sequence", e.file().maxSequenceNumber()));
+                    "rows", e.file().rowCount(), "schema", e.file().schemaId(), "level", e.file().level(), "deletes", e.file().deleteRowCount().orElse(-1L), "min-sequence", e.file().minSequenceNumber(), "max-sequence", e.file().maxSequenceNumber()));
         }
         return all;
     }
 
-    /** Rows as lists of values. `columns` projects, `where` [[column, op, value]…] filters exactly, `partition` {key: text} picks a partition. */
+    /** Rows as lists of values, with `kinds` their row kind in front. `columns` projects, `where` [[column, op, value]…] filters exactly, `partition` {key: text} picks a partition. */
     private static Object read(FileStoreTable table, JsonObject q) throws Exception {
         ReadBuilder builder = table.newReadBuilder();
         List<String> columns = Lines.texts(q, "columns");
@@ -172,7 +177,12 @@ public final class PaimonReader {
         try (IOManager io = IOManager.create(System.getProperty("java.io.tmpdir"))) {
             for (Split split : builder.newScan().plan().splits()) {
                 try (RecordReaderIterator<InternalRow> it = new RecordReaderIterator<>(builder.newRead().executeFilter().withIOManager(io).createReader(split))) {
-                    while (it.hasNext()) rows.add(values(it.next(), type));
+                    while (it.hasNext()) {
+                        InternalRow row = it.next();
+                        List<Object> values = values(row, type);
+                        if (q.has("kinds")) values.add(0, row.getRowKind().shortString());
+                        rows.add(values);
+                    }
                 }
             }
         }
