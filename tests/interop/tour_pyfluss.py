@@ -24,6 +24,45 @@ async def error(call):
     return None
 
 
+async def keyed(connection, admin, schema, path):
+    """Upserts, deletes, look-ups, the changelog, and a scan with a limit; a partitioned table, too."""
+    await admin.create_table(path, fluss.TableDescriptor(fluss.Schema(schema, primary_keys=["a"]), bucket_count=1), ignore_if_exists=False)
+    table = await connection.get_table(path)
+    writer = table.new_upsert().create_writer()
+    for id in range(50):
+        writer.upsert({"a": id, "b": f"v{id}", "c": id})
+    await writer.flush()
+    for id in range(20):
+        writer.upsert({"a": id, "b": f"w{id}", "c": None})
+    for id in range(0, 60, 10):
+        writer.delete({"a": id})
+    await writer.flush()
+    lookuper = table.new_lookup().create_lookuper()
+    plain = lambda row: None if row is None else [row[k] for k in "abc"]
+    seen = {"found": [plain(await lookuper.lookup({"a": id})) for id in range(55)]}
+    scanner = await table.new_scan().create_log_scanner()
+    scanner.subscribe_buckets({0: fluss.EARLIEST_OFFSET})
+
+    async def changes():
+        return [[r.offset, r.change_type.short_string(), plain(r.row)] for r in await scanner.poll(500)]
+    seen["changes"] = await poll(20, 95, changes)
+    scanner = table.new_scan().limit(100).create_bucket_batch_scanner(fluss.TableBucket((await admin.get_table_info(path)).table_id, 0))
+    seen["limited"] = [plain(row) for row in (await scanner.next_batch()).batch.to_pylist()]
+    parts = fluss.TablePath("py", "pk_parts")
+    await admin.create_table(parts, fluss.TableDescriptor(fluss.Schema(schema, primary_keys=["a", "b"]), partition_keys=["b"], bucket_count=2), ignore_if_exists=False)
+    for part in "xy":
+        await admin.create_partition(parts, {"b": part}, ignore_if_exists=True)
+    table = await connection.get_table(parts)
+    writer = table.new_upsert().create_writer()
+    for id, part in ((1, "x"), (2, "x"), (2, "y")):
+        writer.upsert({"a": id, "b": part, "c": id})
+    writer.delete({"a": 2, "b": "x"})
+    await writer.flush()
+    lookuper = table.new_lookup().create_lookuper()
+    seen["parts"] = [plain(await lookuper.lookup({"a": id, "b": part})) for id, part in ((1, "x"), (2, "x"), (2, "y"))]
+    return seen
+
+
 async def main():
     connection = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": sys.argv[1]}))
     admin = connection.get_admin()
@@ -61,8 +100,7 @@ async def main():
     writer.append({"a": 1, "b": "x", "c": 1})
     await writer.flush()
     seen["partitions"] = [p.partition_name for p in await admin.list_partition_infos(part)]
-    keyed = fluss.Schema(schema, primary_keys=["a"])
-    seen["primary"] = await error(admin.create_table(pk, fluss.TableDescriptor(keyed, bucket_count=1), ignore_if_exists=False)) or ""
+    seen["keyed"] = await keyed(connection, admin, schema, pk)
     # What is refused: the words, and how long it took.
     async def lookup():
         table.new_lookup().create_lookuper()

@@ -15,6 +15,7 @@ mod restart;
 mod rivals;
 mod schema;
 mod service;
+mod states;
 mod types;
 mod volume;
 mod watch;

@@ -76,6 +76,11 @@ public final class FlussClient {
                 return rows;
             }
             case "upsert": return upsert(c, path, q);
+            case "delete": return delete(c, path, q);
+            case "lookup": return lookup(c, path, q);
+            case "prefix-lookup": return prefixLookup(c, path, q);
+            case "limit": return values(c, path, q);
+            case "state": return state(c, admin, path);
             case "offsets": return offsets(admin, path, Lines.text(q, "which", "latest").equals("latest") ? new OffsetSpec.LatestSpec() : new OffsetSpec.EarliestSpec());
             case "scan": return scan(c, admin, path, q);
             case "lake-snapshot": return lakeSnapshot(admin, path);
@@ -288,6 +293,85 @@ public final class FlussClient {
             for (CompletableFuture<?> f : sent) get(f);
             return sent.size();
         }
+    }
+
+    /** Whole rows, of which the keys count. */
+    private static Object delete(Connection c, TablePath path, JsonObject q) throws Exception {
+        try (Table t = c.getTable(path)) {
+            UpsertWriter w = t.newUpsert().createWriter();
+            List<CompletableFuture<?>> sent = new ArrayList<>();
+            for (JsonElement row : q.getAsJsonArray("rows")) sent.add(w.delete(row(row.getAsJsonArray(), t.getTableInfo().getRowType())));
+            for (CompletableFuture<?> f : sent) get(f);
+            return sent.size();
+        }
+    }
+
+    /** The row of each of `keys`, or null, all asked at once. */
+    private static Object lookup(Connection c, TablePath path, JsonObject q) throws Exception {
+        try (Table t = c.getTable(path)) {
+            RowType type = t.getTableInfo().getRowType(), keys = type.project(t.getTableInfo().getPrimaryKeys());
+            var lookuper = t.newLookup().createLookuper();
+            List<CompletableFuture<org.apache.fluss.client.lookup.LookupResult>> asked = new ArrayList<>();
+            for (JsonElement key : q.getAsJsonArray("keys")) asked.add(lookuper.lookup(row(key.getAsJsonArray(), keys)));
+            List<Object> rows = new ArrayList<>();
+            for (var f : asked) rows.add(plainRow(type, get(f).getSingletonRow()));
+            return rows;
+        }
+    }
+
+    /** All rows whose `columns` (partition columns and bucket key) are the values of each of `keys`. */
+    private static Object prefixLookup(Connection c, TablePath path, JsonObject q) throws Exception {
+        try (Table t = c.getTable(path)) {
+            List<String> columns = Lines.texts(q, "columns");
+            RowType type = t.getTableInfo().getRowType(), keys = type.project(columns);
+            var lookuper = t.newLookup().lookupBy(columns).createLookuper();
+            List<Object> all = new ArrayList<>();
+            for (JsonElement key : q.getAsJsonArray("keys")) {
+                List<Object> rows = new ArrayList<>();
+                for (InternalRow row : get(lookuper.lookup(row(key.getAsJsonArray(), keys))).getRowList()) rows.add(plainRow(type, row));
+                all.add(rows);
+            }
+            return all;
+        }
+    }
+
+    /** The first `limit` rows of bucket `bucket`. */
+    private static Object values(Connection c, TablePath path, JsonObject q) throws Exception {
+        try (Table t = c.getTable(path)) {
+            TableBucket bucket = new TableBucket(t.getTableInfo().getTableId(), Lines.number(q, "bucket", 0));
+            return drained(t.getTableInfo().getRowType(), t.newScan().limit(Lines.number(q, "limit", 1)).createBatchScanner(bucket));
+        }
+    }
+
+    /** All rows that the state of every bucket has: ScanKv, which 0.9.1 lacks. */
+    private static Object state(Connection c, Admin admin, TablePath path) throws Exception {
+        List<Object> rows = new ArrayList<>();
+        try (Table t = c.getTable(path)) {
+            for (List<Object> o : offsets(admin, path, new OffsetSpec.LatestSpec())) {
+                TableBucket bucket = new TableBucket(t.getTableInfo().getTableId(), (Long) o.get(1), (Integer) o.get(2));
+                rows.addAll(drained(t.getTableInfo().getRowType(), t.newScan().createBatchScanner(bucket)));
+            }
+        }
+        return rows;
+    }
+
+    private static List<Object> drained(RowType type, org.apache.fluss.client.table.scanner.batch.BatchScanner scanner) throws Exception {
+        List<Object> rows = new ArrayList<>();
+        long end = System.nanoTime() + 30_000_000_000L;
+        try (scanner) {
+            for (Iterator<InternalRow> batch; (batch = scanner.pollBatch(Duration.ofSeconds(1))) != null; ) {
+                while (batch.hasNext()) rows.add(plainRow(type, batch.next()));
+                if (System.nanoTime() > end) throw new TimeoutException("still no end after " + rows.size() + " rows");
+            }
+        }
+        return rows;
+    }
+
+    private static List<Object> plainRow(RowType type, InternalRow row) {
+        if (row == null) return null;
+        List<Object> values = new ArrayList<>();
+        for (int i = 0; i < type.getFieldCount(); i++) values.add(plain(type.getTypeAt(i), InternalRow.createFieldGetter(type.getTypeAt(i), i).getFieldOrNull(row)));
+        return values;
     }
 
     private static GenericRow row(JsonArray values, RowType type) {

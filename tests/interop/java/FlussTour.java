@@ -43,6 +43,7 @@ public final class FlussTour {
         c = ConnectionFactory.createConnection(conf);
         Admin a = c.getAdmin();
         TablePath log = TablePath.of("tour", "log"), part = TablePath.of("tour", "part");
+        TablePath pk = TablePath.of("tour", "pk");
         TableInfo info = get(a.getTableInfo(log));
         TableBucket bucket = new TableBucket(info.getTableId(), 0);
         List<Integer> one = List.of(0), servers = List.of(get(a.getServerNodes()).get(0).id());
@@ -60,8 +61,12 @@ public final class FlussTour {
         calls.put("getTableStats", () -> get(a.getTableStats(log)).getRowCount());
         calls.put("listPartitionInfos(spec)", () -> get(a.listPartitionInfos(part, new PartitionSpec(Map.of("b", "p1")))).stream().map(PartitionInfo::getPartitionName).toList());
         calls.put("listPartitionInfos(log)", () -> get(a.listPartitionInfos(log)));
-        calls.put("createTable(key)", () -> get(a.createTable(TablePath.of("tour", "pk"), TableDescriptor.builder().schema(
-                Schema.newBuilder().column("a", org.apache.fluss.types.DataTypes.INT()).primaryKey("a").build()).distributedBy(1).build(), false)));
+        calls.put("createTable(key)", () -> get(a.createTable(pk, keyed().build(), false)));
+        calls.put("createTable(engine)", () -> get(a.createTable(TablePath.of("tour", "no"), keyed().property("table.merge-engine", "first_row").build(), false)));
+        calls.put("createTable(ttl)", () -> get(a.createTable(TablePath.of("tour", "no"), keyed().property("table.kv.ttl", "1h").build(), false)));
+        calls.put("createTable(increment)", () -> get(a.createTable(TablePath.of("tour", "no"), TableDescriptor.builder().schema(Schema.newBuilder()
+                .column("a", org.apache.fluss.types.DataTypes.INT()).column("b", org.apache.fluss.types.DataTypes.INT()).primaryKey("a").enableAutoIncrement("b").build())
+                .distributedBy(1).build(), false)));
         // offsets and scans
         calls.put("listOffsets(time)", () -> get(a.listOffsets(log, one, new OffsetSpec.TimestampSpec(1)).all()));
         calls.put("listOffsets(future)", () -> get(a.listOffsets(log, one, new OffsetSpec.TimestampSpec(System.currentTimeMillis() + 3_600_000)).all()));
@@ -76,6 +81,13 @@ public final class FlussTour {
         calls.put("prefixLookup", () -> get(c.getTable(log).newLookup().lookupBy("a").createLookuper().lookup(key)));
         calls.put("upsert", () -> get(c.getTable(log).newUpsert().createWriter().upsert(GenericRow.of(1, null, 2L))));
         calls.put("partialUpdate", () -> get(c.getTable(log).newUpsert().partialUpdate("a").createWriter().upsert(GenericRow.of(1, null, null))));
+        calls.put("upsert(key)", () -> get(c.getTable(pk).newUpsert().createWriter().upsert(GenericRow.of(1, 2L, null))) != null);
+        calls.put("partialUpdate(key)", () -> get(c.getTable(pk).newUpsert().partialUpdate("a", "b").createWriter().upsert(GenericRow.of(1, 3L, null))));
+        calls.put("lookup(insert)", () -> get(c.getTable(pk).newLookup().enableInsertIfNotExists().createLookuper().lookup(GenericRow.of(9))).getSingletonRow());
+        calls.put("getTableStats(key)", () -> get(a.getTableStats(pk)).getRowCount());
+        calls.put("scan(limit, key)", () -> batch(c.getTable(pk).newScan().limit(5).createBatchScanner(new TableBucket(get(a.getTableInfo(pk)).getTableId(), 0))));
+        calls.put("scan(whole, key)", () -> batch(c.getTable(pk).newScan().createBatchScanner()));
+        calls.put("getLatestKvSnapshots(key)", () -> get(a.getLatestKvSnapshots(pk)).getBucketIds());
         calls.put("getLatestKvSnapshots", () -> get(a.getLatestKvSnapshots(log)).getBucketIds());
         calls.put("getKvSnapshotMetadata", () -> get(a.getKvSnapshotMetadata(bucket, 1)));
         calls.put("listKvSnapshots", () -> get(a.listKvSnapshots(info.getTableId(), null)));
@@ -106,6 +118,11 @@ public final class FlussTour {
         calls.put("getClusterHealth", () -> get(a.getClusterHealth()));
         calls.put("listRemoteLogManifests", () -> get(a.listRemoteLogManifests(info.getTableId(), null)));
         return true;
+    }
+
+    private static TableDescriptor.Builder keyed() {
+        return TableDescriptor.builder().schema(Schema.newBuilder().column("a", org.apache.fluss.types.DataTypes.INT()).column("b", org.apache.fluss.types.DataTypes.BIGINT())
+                .column("c", org.apache.fluss.types.DataTypes.STRING()).primaryKey("a").build()).distributedBy(1);
     }
 
     private static Object snapshot(LakeSnapshot s) { return s.getSnapshotId() + " " + new TreeMap<>(byBucket(s)); }
