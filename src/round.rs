@@ -21,8 +21,8 @@ use crate::error::{Error, Kind, Result};
 use crate::lake::LakeTable;
 use crate::mapping::{self, LakeRows};
 use crate::model::{
-    BucketProgress, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, Split, SplitKind, StartOffset, TableId,
-    TableInfo, TablePath, TieringEpoch,
+    BucketProgress, ChangeCounts, LakeOffsets, PartitionSummary, RoundId, RoundOutcome, RoundSummary, Split, SplitKind,
+    StartOffset, TableId, TableInfo, TablePath, TieringEpoch,
 };
 use crate::plan::{self, Scope};
 use crate::read::{self, Cut, Reader};
@@ -53,6 +53,29 @@ pub struct Options {
     pub write: WriteOptions,
     /// Committing.
     pub commit: commit::Options,
+    /// Switched off by a test.
+    #[doc(hidden)]
+    pub off: Option<Rule>,
+}
+
+/// A rule of primary-key rounds that a test can switch off in the real code, as [`commit::Rule`]. Nothing but a test ever does.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Change kinds go along with their rows.
+    Kinds,
+    /// A state is never cut short: its offset counts when all of it is read.
+    WholeState,
+    /// A state that is lost begins again from nothing.
+    StateAgain,
+    /// Sequence numbers go on after the greatest of the bucket.
+    AfterGreatest,
+}
+
+impl Options {
+    fn holds(&self, rule: Rule) -> bool {
+        self.off != Some(rule)
+    }
 }
 
 impl Default for Options {
@@ -65,6 +88,7 @@ impl Default for Options {
             read: read::Options::default(),
             write: WriteOptions::default(),
             commit: commit::Options::default(),
+            off: None,
         }
     }
 }
@@ -194,7 +218,10 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         summary.plan_ms = watch.lap_ms();
         return Ok(summary);
     }
-    let targets = targets(&table, &lake, plan.splits).await?;
+    let mut targets = targets(&table, &lake, plan.splits).await?;
+    if !context.options.holds(Rule::AfterGreatest) {
+        targets.iter_mut().for_each(|target| target.first_sequence = 0);
+    }
     summary.plan_ms = watch.lap_ms();
 
     let store = lake.store().clone();
@@ -204,6 +231,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     let cut = Cut::new(limits.cut.child_token(), limits.bytes_max);
     let (scan, read) = (Arc::clone(&context.scan), context.options.read);
     let work = Work {
+        options: context.options,
         reader: Reader::new(scan, Arc::clone(&table), &splits, read, cut.clone(), runtime.clone()).await?,
         rows: Arc::new(LakeRows::new(&table, &schema, form)?),
         scan: Arc::clone(&context.scan),
@@ -228,6 +256,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     );
 
     tell(&mut summary, &done);
+    summary.changes = has_key.then(|| done.iter().fold(ChangeCounts::default(), |sum, done| sum.and(done.changes)));
     let work = RoundWork {
         round,
         started_ms,

@@ -54,7 +54,7 @@ impl Settings {
         let daemon::Options { parallel, tables, poll, grace, admin, timers: _ } = daemon;
         let TableFilter { include, exclude } = tables;
         let backfill::Options { bytes_max, time_max, patience } = backfill;
-        let round::Options { splits_max, replans_max, replan_pause, plan, read, write, commit } = round;
+        let round::Options { splits_max, replans_max, replan_pause, plan, read, write, commit, off: _ } = round;
         let plan::Options { lookups_max } = plan;
         let read::Options { bucket_bytes, wait: read_wait, requests_max, remote_max, ahead, stall } = read;
         let WriteOptions { row_group_bytes, row_group_rows, part_bytes } = write;

@@ -1,6 +1,7 @@
 //! Rows on their way: a decoded log batch.
 
 use arrow_array::RecordBatch;
+use serde::Serialize;
 
 use super::ids::{SchemaId, TableBucket};
 
@@ -17,6 +18,41 @@ pub enum ChangeKind {
     UpdateAfter,
     /// −D: delete.
     Delete,
+}
+
+/// How many rows do what on a primary-key table; rows before updates (−U) are not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ChangeCounts {
+    /// +I, rows of a state among them.
+    pub inserts: u64,
+    /// +U; where the change log has no rows before updates, keys that are new too.
+    pub updates: u64,
+    /// −D.
+    pub deletes: u64,
+}
+
+impl ChangeCounts {
+    /// Counts these too.
+    pub fn add(&mut self, changes: &[ChangeKind]) {
+        for change in changes {
+            match change {
+                ChangeKind::Append | ChangeKind::Insert => self.inserts += 1,
+                ChangeKind::UpdateBefore => {}
+                ChangeKind::UpdateAfter => self.updates += 1,
+                ChangeKind::Delete => self.deletes += 1,
+            }
+        }
+    }
+
+    /// These and `others`.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self {
+            inserts: self.inserts + others.inserts,
+            updates: self.updates + others.updates,
+            deletes: self.deletes + others.deletes,
+        }
+    }
 }
 
 /// Rows of one bucket with consecutive offsets, decoded.

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::batch::ChangeCounts;
 use super::ids::{RoundId, SnapshotId, TableId, TablePath};
 use super::layout::BucketLayout;
 use super::offsets::BucketKey;
@@ -79,8 +80,10 @@ pub struct RoundSummary {
     pub splits: u64,
     /// Bytes of log fetched.
     pub fetched_bytes: u64,
-    /// Rows written.
+    /// Rows read. On a primary-key table files have the last one of a key alone.
     pub rows: u64,
+    /// What they do, on a primary-key table; `null` on a log table.
+    pub changes: Option<ChangeCounts>,
     /// Data files written.
     pub files: u64,
     /// Bytes of the data files.
@@ -118,6 +121,7 @@ impl RoundSummary {
             splits: 0,
             fetched_bytes: 0,
             rows: 0,
+            changes: None,
             files: 0,
             bytes: 0,
             attempts: 0,

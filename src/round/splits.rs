@@ -12,9 +12,10 @@ use tracing::debug;
 
 use super::limits::Progress;
 use super::pressure::{Buffer, Pressure};
+use super::{Options, Rule};
 use crate::error::{Error, Result};
 use crate::mapping::LakeRows;
-use crate::model::{ChangeKind, LogBatch, Schema, SchemaId, Split, SplitKind, StartOffset, TableInfo};
+use crate::model::{ChangeCounts, ChangeKind, LogBatch, Schema, SchemaId, Split, SplitKind, StartOffset, TableInfo};
 use crate::read::{Chunk, Cut, Reader, SplitStream};
 use crate::runtime::{Moment, Runtime};
 use crate::source::{TableScan, is_state_lost};
@@ -30,6 +31,7 @@ const STATE_TRIES_MAX: u32 = 5;
 
 /// What all splits of a round share.
 pub(super) struct Work {
+    pub(super) options: Options,
     pub(super) table: Arc<TableInfo>,
     pub(super) scan: Arc<dyn TableScan>,
     pub(super) reader: Reader,
@@ -61,13 +63,22 @@ pub(super) struct Done {
     pub(super) fetched_bytes: u64,
     /// Rows read.
     pub(super) rows: u64,
+    pub(super) changes: ChangeCounts,
     /// Commit timestamp of the last row; −1 = no row.
     pub(super) max_timestamp_ms: i64,
 }
 
 impl Done {
     fn new(split: Split) -> Self {
-        Self { split, end_offset: None, files: BucketFiles::default(), fetched_bytes: 0, rows: 0, max_timestamp_ms: -1 }
+        Self {
+            split,
+            end_offset: None,
+            files: BucketFiles::default(),
+            fetched_bytes: 0,
+            rows: 0,
+            changes: ChangeCounts::default(),
+            max_timestamp_ms: -1,
+        }
     }
 
     /// Whether something is left up to its stop offset: a limit ended it, or the state that was read is older than the plan.
@@ -205,7 +216,10 @@ impl Work {
         let (mut end, bucket) = (None, done.split.bucket);
         loop {
             let chunk = tokio::select! {
-                chunk = stream.next() => chunk?,
+                chunk = stream.next() => match chunk {
+                    Err(error) if is_state_lost(&error) && !self.options.holds(Rule::StateAgain) => None,
+                    chunk => chunk?,
+                },
                 () = buffer.flush_wanted() => {
                     if self.runtime.budget.is_pressed() {
                         writer.flush().await?;
@@ -221,13 +235,18 @@ impl Work {
             let (fetched_bytes, before) = (fetched_bytes as u64, done.rows);
             for Converted { rows, changes, base_offset, bytes } in self.convert(&done.split, batches).await? {
                 done.rows = done.rows.saturating_add(rows.num_rows() as u64);
+                done.changes.add(changes.as_deref().unwrap_or_default());
                 let share = permit.split(bytes);
-                writer.write(rows, changes.as_deref(), base_offset, share).await?;
+                let changes = changes.as_deref().filter(|_| self.options.holds(Rule::Kinds));
+                writer.write(rows, changes, base_offset, share).await?;
             }
             end = Some(end_offset);
             done.fetched_bytes = done.fetched_bytes.saturating_add(fetched_bytes);
             self.progress.add(done.rows - before, fetched_bytes);
             buffer.holds(writer.buffered_bytes());
+            if done.split.kind == SplitKind::State && !self.options.holds(Rule::WholeState) {
+                break;
+            }
         }
         // Not before the stream has ended: of a state the rest counts too.
         done.end_offset = end;

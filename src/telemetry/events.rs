@@ -7,7 +7,7 @@ use tracing::{debug, error, info, warn};
 
 use super::metrics;
 use crate::error::Error;
-use crate::model::{RoundOutcome, RoundSummary, SnapshotId, TableBucket, TablePath, TieringEpoch};
+use crate::model::{ChangeCounts, RoundOutcome, RoundSummary, SnapshotId, TableBucket, TablePath, TieringEpoch};
 
 /// Target of the one line that each round ends with.
 const ROUND: &str = "lakeward::round";
@@ -33,6 +33,11 @@ impl RoundFinished<'_> {
         };
         metrics::ROUNDS.add(outcome, 1);
         metrics::ROWS.add("", round.rows);
+        if let Some(ChangeCounts { inserts, updates, deletes }) = round.changes {
+            for (kind, count) in [("insert", inserts), ("update", updates), ("delete", deletes)] {
+                metrics::CHANGES.add(kind, count);
+            }
+        }
         metrics::FILES.add("", round.files);
         metrics::BYTES.add("", round.bytes);
         metrics::FETCHED.add("", round.fetched_bytes);
@@ -48,6 +53,9 @@ impl RoundFinished<'_> {
                     snapshot,
                     recovered = round.recovered.map(|snapshot| snapshot.0),
                     rows = round.rows,
+                    inserts = round.changes.map(|changes| changes.inserts),
+                    updates = round.changes.map(|changes| changes.updates),
+                    deletes = round.changes.map(|changes| changes.deletes),
                     files = round.files,
                     bytes = round.bytes,
                     splits = round.splits,

@@ -102,6 +102,13 @@ impl Metric {
 
 /// Rows now in the lake.
 pub const ROWS: Metric = counter("tiering_written_rows_total", Unit::Count, "rows of committed rounds");
+/// What they do.
+pub const CHANGES: Metric = counter(
+    "tiering_written_changes_total",
+    Unit::Count,
+    "the same of primary-key tables by what they do: `insert`, `update` or `delete` (rows before updates are not counted)",
+)
+.by("kind");
 /// Data files now in the lake.
 pub const FILES: Metric = counter("tiering_written_files_total", Unit::Count, "data files of committed rounds");
 /// Bytes now in the lake.
@@ -151,8 +158,9 @@ pub const LEASES_LOST: Metric = counter("tiering_lease_lost_total", Unit::Count,
 pub const HEARTBEATS_FAILED: Metric = counter("tiering_heartbeat_failed_total", Unit::Count, "heartbeats without an answer");
 
 /// All that events move, in README order.
-pub const EVENTS: [Metric; 15] = [
+pub const EVENTS: [Metric; 16] = [
     ROWS,
+    CHANGES,
     FILES,
     BYTES,
     FETCHED,

@@ -59,6 +59,8 @@ impl Keyed {
         let lake = Warehouse::new(store, runtime.clone());
         assert!(lake.create_table("demo", "t", &mapping::lake_schema(&table).unwrap()).await.unwrap());
         let context = context(&cluster, Faults::default(), runtime);
+        // Logs that are appended to have no state.
+        cluster.serve_states(false);
         Self { cluster, context, path, state: std::sync::Mutex::default(), _folder: folder }
     }
 
@@ -116,6 +118,38 @@ impl Keyed {
         }
         let batch = RecordBatch::try_new(arrow_schema(&table.schema).unwrap(), columns).unwrap();
         self.cluster.append(bucket, table.schema.id, &batch, Some(&kinds)).unwrap();
+    }
+
+    /// The same upserts and deletes as a client's: the server makes the changes, and a state.
+    async fn put(&self, partition: &Partition, bucket: i32, changes: &[Change]) {
+        self.cluster.serve_states(true);
+        let table = self.table().await;
+        let bucket = TableBucket { table: table.id, partition: Some(partition.id), bucket: BucketId(bucket) };
+        let mut columns: Vec<arrow_array::ArrayRef> = vec![
+            Arc::new(changes.iter().map(|(id, _)| *id).collect::<Int64Array>()),
+            Arc::new(StringArray::from(vec![partition.spec[0].1.as_str(); changes.len()])),
+            Arc::new(changes.iter().map(|(_, value)| *value).collect::<StringArray>()),
+        ];
+        for field in &table.schema.fields[3..] {
+            let text = format!("{} is new", field.name);
+            columns.push(Arc::new(StringArray::from(vec![text.as_str(); changes.len()])));
+        }
+        let batch = RecordBatch::try_new(arrow_schema(&table.schema).unwrap(), columns).unwrap();
+        let deletes: Vec<bool> = changes.iter().map(|(_, value)| value.is_none()).collect();
+        self.cluster.put(bucket, table.schema.id, &batch, Some(&deletes)).unwrap();
+        let mut state = self.state.lock().unwrap();
+        for (id, value) in changes {
+            match value {
+                Some(value) => drop(state.insert((bucket.into(), *id), (*value).to_owned())),
+                None => drop(state.remove(&(bucket.into(), *id))),
+            }
+        }
+    }
+
+    /// From now on calls go wrong so.
+    fn through(&mut self, faults: Faults) {
+        let options = self.context.options;
+        self.context = RoundContext { options, ..context(&self.cluster, faults, self.context.runtime.clone()) };
     }
 
     async fn limited(&self, limits: Limits) -> Result<RoundSummary> {
@@ -314,4 +348,130 @@ async fn a_log_without_its_beginning_and_no_state_hold_the_table_with_the_ways_o
     assert_eq!(error.kind(), Kind::Data);
     assert!(error.to_string().contains("`1`") && error.hint().unwrap().contains("Flink"), "{}", error.chain());
     assert_eq!(world.lake().await.newest_snapshot_id().await.unwrap(), None);
+}
+
+const MANY: &[Change] = &[(1, Some("a")), (2, Some("b")), (3, Some("c")), (4, Some("d")), (5, Some("e")), (6, Some("f"))];
+
+#[tokio::test(start_paused = true)]
+async fn the_first_round_takes_the_state_and_the_next_goes_on_by_the_log_from_its_offset() {
+    let world = Keyed::new(2, &[]).await;
+    let a = world.partition("a");
+    world.put(&a, 0, MANY).await;
+    world.put(&a, 0, &[(2, None), (3, Some("C")), (3, Some("CC")), (9, None)]).await;
+    world.put(&a, 1, &[(7, Some("x")), (7, None)]).await;
+    let first = world.round().await;
+    assert_eq!(world.shown().await, world.expected().await);
+    // Six inserts, −D, two updates; a bucket without rows goes forward too.
+    assert_eq!(world.known().await.0.values().copied().collect::<Vec<_>>(), [11, 2]);
+    assert_eq!((first.rows, first.cut, first.buckets[0].start_offset, first.buckets[0].end_offset), (5, false, -1, 11));
+    assert_eq!((first.buckets[0].max_timestamp_ms, first.backlog_rows), (-1, 0));
+    assert_eq!(file_marks(&world).await, [(0, 4, 5, 0)]);
+    assert_eq!(world.newest().await.changelog_record_count, Some(5));
+    world.put(&a, 0, &[(1, None), (2, Some("again"))]).await;
+    world.put(&a, 1, &[(7, Some("y"))]).await;
+    // A partition that is new meanwhile: its state beside the others' logs.
+    let b = world.partition("b");
+    world.put(&b, 0, &[(1, Some("p")), (2, Some("q"))]).await;
+    let second = world.round().await;
+    assert_eq!(world.shown().await, world.expected().await);
+    let starts: Vec<i64> = second.buckets.iter().map(|bucket| bucket.start_offset).collect();
+    assert_eq!(starts, [11, 2, -1]);
+    assert_eq!(world.round().await.outcome, RoundOutcome::Idle);
+    assert_eq!((world.cluster.open_states(), world.context.runtime.budget.used()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_without_its_beginning_is_no_trouble_where_states_are_served() {
+    let world = Keyed::new(1, &[]).await;
+    let a = world.partition("a");
+    world.put(&a, 0, MANY).await;
+    world.put(&a, 0, &[(1, None)]).await;
+    let bucket = TableBucket { table: world.table().await.id, partition: Some(a.id), bucket: BucketId(0) };
+    // All of it has expired.
+    world.cluster.set_log_start(bucket, 7).unwrap();
+    assert_eq!(world.round().await.rows, 5);
+    assert_eq!(world.shown().await, world.expected().await);
+}
+
+/// The second page of a state is lost `times` times.
+fn lost(times: u32) -> Faults {
+    let mut left = times;
+    Faults::scripted(move |act, _| {
+        (act == "next_state" && left > 0).then(|| {
+            left -= 1;
+            crate::source::memory::Fault::Before
+        })
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_that_is_lost_begins_again_from_nothing_and_leaves_no_file() {
+    let mut world = Keyed::new(1, &[]).await;
+    world.context.options.read.bucket_bytes = 1;
+    let a = world.partition("a");
+    world.put(&a, 0, MANY).await;
+    world.through(lost(2));
+    let limits = Limits::default();
+    let summary = world.limited(limits.clone()).await.unwrap();
+    assert_eq!((summary.rows, limits.progress.rows()), (6, 6), "what was read in vain is not counted");
+    assert_eq!(world.shown().await, world.expected().await);
+    let lake = world.lake().await;
+    let files = lake.store().list(lake.root()).await.unwrap();
+    assert_eq!(files.iter().filter(|file| file.path.contains("/bucket-")).count(), 2, "one of data, one of changelog");
+
+    // A server that never holds a session makes the round fail, and nothing of it is there.
+    world.put(&world.partition("b"), 0, MANY).await;
+    world.through(lost(u32::MAX));
+    let error = world.limited(Limits::default()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert_eq!(lake.newest_snapshot_id().await.unwrap(), Some(1));
+    assert_eq!(lake.store().list(lake.root()).await.unwrap().iter().filter(|file| file.path.contains("/bucket-")).count(), 2);
+    assert_eq!((world.cluster.open_states(), world.context.runtime.budget.used()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_that_has_begun_is_read_to_its_end_whatever_the_limits_say() {
+    let mut world = Keyed::new(3, &[]).await;
+    world.context.options.read.bucket_bytes = 1;
+    world.context.options.splits_max = 1;
+    let a = world.partition("a");
+    for bucket in 0..3 {
+        world.put(&a, bucket, MANY).await;
+    }
+    for round in 1..=3_usize {
+        let summary = world.limited(Limits { bytes_max: Some(1), ..Limits::default() }).await.unwrap();
+        assert_eq!((summary.rows, summary.cut), (6, round < 3), "one whole bucket a round");
+        assert_eq!(world.known().await.0.len(), round);
+        assert_eq!(world.shown().await.len(), 6 * round);
+    }
+    assert_eq!(world.shown().await, world.expected().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_put_while_a_state_is_read_comes_with_the_log_behind_it() {
+    let mut world = Keyed::new(1, &[]).await;
+    world.context.options.read.bucket_bytes = 1;
+    let a = world.partition("a");
+    world.put(&a, 0, MANY).await;
+    let bucket = TableBucket { table: world.table().await.id, partition: Some(a.id), bucket: BucketId(0) };
+    let (cluster, schema, mut pages) = (world.cluster.clone(), arrow_schema(&world.table().await.schema).unwrap(), 0);
+    world.through(Faults::scripted(move |act, _| {
+        pages += u32::from(act == "next_state");
+        if pages == 2 && act == "next_state" {
+            let columns: Vec<arrow_array::ArrayRef> = vec![
+                Arc::new(Int64Array::from(vec![1, 6, 8])),
+                Arc::new(StringArray::from(vec!["a"; 3])),
+                Arc::new(StringArray::from(vec![Some("A"), None, Some("h")])),
+            ];
+            let rows = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+            cluster.put(bucket, SchemaId(1), &rows, Some(&[false, true, false])).unwrap();
+        }
+        None
+    }));
+    let first = world.round().await;
+    assert_eq!((first.rows, first.buckets[0].end_offset), (6, 6), "one image, and the offset that it names");
+    let _ = world.round().await;
+    let shown: Vec<(i64, String)> = world.shown().await.into_iter().map(|(_, id, value)| (id, value)).collect();
+    let expected = [(1, "A"), (2, "b"), (3, "c"), (4, "d"), (5, "e"), (8, "h")];
+    assert_eq!(shown, expected.map(|(id, value)| (id, value.to_owned())));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{RoundId, RoundOutcome, RoundSummary, SnapshotId, TableId, TablePath};
+use crate::model::{ChangeCounts, RoundId, RoundOutcome, RoundSummary, SnapshotId, TableId, TablePath};
 use crate::telemetry::{HeartbeatFailed, LeaseLost, Replanned, RoundFailed, RoundFinished, SnapshotRecovered, TableHeld};
 
 /// What events count in a process of its own.
@@ -28,6 +28,7 @@ fn round(outcome: RoundOutcome) -> RoundSummary {
         splits: 4,
         fetched_bytes: 70_000,
         rows: 1_200,
+        changes: Some(ChangeCounts { inserts: 700, updates: 400, deletes: 100 }),
         files: 3,
         bytes: 65_536,
         attempts: 2,
@@ -45,6 +46,7 @@ fn a_round_moves_the_counters_by_its_exact_figures() {
         RoundFinished(&round(RoundOutcome::Committed { snapshot: SnapshotId(10) })).emit();
         RoundFinished(&RoundSummary {
             rows: 0,
+            changes: None,
             files: 0,
             bytes: 0,
             attempts: 0,
@@ -57,6 +59,8 @@ fn a_round_moves_the_counters_by_its_exact_figures() {
     let text = exporter.render(&State::default());
     for (series, expected) in [
         ("tiering_written_rows_total", 2_400.0),
+        ("tiering_written_changes_total{kind=\"update\"}", 800.0),
+        ("tiering_written_changes_total{kind=\"delete\"}", 200.0),
         ("tiering_written_files_total", 6.0),
         ("tiering_written_bytes_total", 131_072.0),
         ("tiering_fetched_bytes_total", 140_000.0),

@@ -27,7 +27,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::service::entry;
 use super::super::world::ROOT;
+use super::keyed;
 use super::stage::{Stage, pick};
+use crate::keys::Row;
 
 /// A process: its own way to lake and coordinator, through its own faults.
 pub(crate) struct Process {
@@ -81,7 +83,8 @@ impl Process {
 
     pub(crate) fn rounds(&self) -> RoundContext {
         let mut options = round::Options::default();
-        options.commit.off = self.stage.off;
+        options.commit.off = self.stage.off.commit;
+        options.off = self.stage.off.round;
         // One batch per fetch, so that rounds can end anywhere.
         options.read.bucket_bytes = 1;
         let runtime = Runtime {
@@ -421,10 +424,20 @@ async fn commit<F: Future<Output = Option<Vec<ManifestEntry>>>>(
     }
 }
 
-/// A user's commit without rows.
+/// A user's commit: without rows, on primary-key tables of rows that are there.
 pub(crate) async fn foreign(stage: Stage, rng: Rng) {
-    commit(&stage, &rng, |lake| facts(&stage, lake, "somebody", "APPEND"), |_, _| async { Some(vec![]) }).await;
-    stage.count("foreign commit");
+    let entries = |lake: LakeTable, newest: Option<lakeward::paimon::Snapshot>| {
+        let (stage, rng) = (stage.clone(), rng.clone());
+        async move {
+            match newest {
+                Some(newest) if stage.is_primary() => keyed::written_again(&stage, &rng, &lake, &newest).await,
+                _ => Some(vec![]),
+            }
+        }
+    };
+    if commit(&stage, &rng, |lake| facts(&stage, lake, "somebody", "APPEND"), entries).await.is_some() {
+        stage.count("foreign commit");
+    }
 }
 
 /// A compactor that merges the files of one bucket of one partition.
@@ -445,6 +458,9 @@ pub(crate) async fn compact(stage: Stage, rng: Rng) {
 }
 
 async fn merged(stage: &Stage, rng: &Rng, lake: &LakeTable, newest: &lakeward::paimon::Snapshot) -> Option<Vec<ManifestEntry>> {
+    if stage.is_primary() {
+        return keyed::compacted(stage, rng, lake, newest).await;
+    }
     // Expired meanwhile: nothing to do.
     let live = lake.live_entries(newest, None).await.ok()?;
     let mut groups: BTreeMap<(BinaryRow, i32), Vec<ManifestEntry>> = BTreeMap::new();
@@ -528,6 +544,7 @@ pub(crate) async fn recreate(stage: Stage, rng: Rng) {
 pub(crate) async fn restart(stage: Stage, rng: Rng) {
     let same = rng.below(2) == 0;
     stage.cluster.restart_coordinator(!same);
+    stage.cluster.lose_states();
     stage.count(if same { "coordinator restart, epochs as before" } else { "coordinator restart" });
 }
 
@@ -560,6 +577,10 @@ pub(crate) async fn java_round(stage: Stage, rng: Rng) {
             continue;
         }
         ends.0.insert(bucket.into(), end);
+        if stage.is_primary() {
+            entries.extend(java_keyed_file(&stage, &rng, &lake, &table, partition.as_ref(), bucket, start..end).await);
+            continue;
+        }
         let rows: Vec<(i64, i64)> = (start..end).filter_map(|offset| Some((offset, *rows.get(&(bucket, offset))?))).collect();
         if !rows.is_empty() {
             entries.push(java_file(&stage, &rng, &lake, &table, partition.as_ref(), bucket, &rows).await);
@@ -593,6 +614,29 @@ fn record(table: &TableInfo, id: i64, offsets_path: String, offsets: LakeOffsets
         max_timestamps: BTreeMap::new(),
         earliest_to_keep: -1,
     }
+}
+
+/// The changes of a bucket, with the numbers that its writer takes when it begins.
+async fn java_keyed_file(
+    stage: &Stage,
+    rng: &Rng,
+    lake: &LakeTable,
+    table: &TableInfo,
+    partition: Option<&Partition>,
+    source: TableBucket,
+    offsets: std::ops::Range<i64>,
+) -> Option<ManifestEntry> {
+    let newest = match lake.newest_snapshot_id().await.unwrap() {
+        Some(id) => lake.snapshot(id).await.unwrap(),
+        None => None,
+    };
+    let row = mapping::partition_row(partition, table, lake.schema()).unwrap();
+    let total = BucketLayout::of(table, partition).unwrap().count;
+    let place = keyed::Place { partition: row, bucket: source.bucket.0, total };
+    let first = keyed::greatest(lake, newest.as_ref(), &place).await + 1;
+    let changes = stage.keys(table.id, |keys| keys[&source].changes(offsets.start, offsets.end));
+    let rows = changes.into_iter().zip(first..).map(|(row, sequence)| Row { sequence, ..row }).collect();
+    keyed::file(stage, rng, lake, place, rows, 0).await
 }
 
 async fn java_file(

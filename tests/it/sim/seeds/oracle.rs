@@ -8,10 +8,11 @@ use arrow_array::types::Int64Type;
 use lakeward::commit::{COMMIT_USER, invariants};
 use lakeward::daemon::board::{Board, TableState};
 use lakeward::lake::LakeTable;
-use lakeward::model::{LakeOffsets, OffsetsFile, TableBucket, TableId};
+use lakeward::model::{LakeOffsets, OffsetsFile, TableId};
 use lakeward::paimon::{Snapshot, path};
 
 use super::actors::Process;
+use super::keyed;
 use super::stage::Stage;
 
 /// What a plan excuses a hold by: a part of the message.
@@ -155,7 +156,7 @@ async fn are_left_by_an_earlier_table(
     lake: &LakeTable,
     snapshot: &Snapshot,
     counts: &BTreeMap<i64, u32>,
-    rows: &BTreeMap<(TableBucket, i64), i64>,
+    own: &BTreeSet<i64>,
 ) -> Result<bool, String> {
     if !stage.counts.lock().unwrap().contains_key("table dropped and made again") {
         return Ok(false);
@@ -163,15 +164,15 @@ async fn are_left_by_an_earlier_table(
     if !snapshot.properties.contains_key("lakeward.round-id") {
         return Ok(true);
     }
-    let own: BTreeSet<i64> = rows.values().copied().collect();
     let Some(below) = lake.snapshot(snapshot.id - 1).await.unwrap() else { return Ok(true) };
-    let below = numbers(lake, &below).await?;
+    let below = numbers(stage, lake, &below).await?;
     Ok(counts.keys().filter(|number| !own.contains(number)).all(|number| below.contains_key(number)))
 }
 
-/// How often each number is in a snapshot.
-async fn numbers(lake: &LakeTable, snapshot: &Snapshot) -> Result<BTreeMap<i64, u32>, String> {
-    let rows = lake.read_rows(snapshot, None, Some(&["id"])).await.map_err(|error| error.chain())?;
+/// How often each number is in a snapshot: that of a row, on primary-key tables of the version that a key shows.
+async fn numbers(stage: &Stage, lake: &LakeTable, snapshot: &Snapshot) -> Result<BTreeMap<i64, u32>, String> {
+    let column = if stage.is_primary() { "number" } else { "id" };
+    let rows = lake.read_rows(snapshot, None, Some(&[column])).await.map_err(|error| error.chain())?;
     let mut counts = BTreeMap::new();
     for id in rows.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>().values().to_vec()) {
         *counts.entry(id).or_default() += 1;
@@ -190,35 +191,48 @@ async fn offsets_of(stage: &Stage, snapshot: &Snapshot) -> Option<OffsetsFile> {
     }
 }
 
-/// Every snapshot of Fluss that is still there holds exactly the rows that its offsets tell, and the newest all that are left;
-/// Fluss knows it.
+/// Every snapshot of Fluss that is still there holds exactly the rows that its offsets tell, on primary-key tables the state at them,
+/// and the newest all that are left; Fluss knows it.
 async fn each_row_once(stage: &Stage, id: TableId) -> Result<(), String> {
     let lake = stage.lake().await;
     let rows = stage.rows(id);
     // Not seen (commit.md, Who runs beside us): Java builds on a lake that was rolled back before we look, or carries a dropped
     // table's offsets into the new one's file.
-    let java_skips = {
+    let (java_skips, java) = {
         let happened = stage.counts.lock().unwrap();
-        happened.contains_key("Java commit")
-            && (happened.contains_key("rollback") || happened.contains_key("table dropped and made again"))
+        let java = happened.contains_key("Java commit");
+        (java && (happened.contains_key("rollback") || happened.contains_key("table dropped and made again")), java)
     };
-    let mut newest: Option<(i64, LakeOffsets)> = None;
+    let mut told_by = vec![];
     for at in lake.snapshot_ids().await.unwrap() {
         let Some(snapshot) = lake.snapshot(at).await.unwrap() else { continue };
-        let Some(told) = offsets_of(stage, &snapshot).await.filter(|told| told.table == id) else { continue };
-        let counts = numbers(&lake, &snapshot).await?;
-        for ((bucket, offset), number) in &rows {
-            let covered = told.offsets.get(*bucket) > Some(*offset);
-            let verdict = invariants::row(covered, counts.get(number).copied().unwrap_or(0));
+        if let Some(told) = offsets_of(stage, &snapshot).await.filter(|told| told.table == id) {
+            told_by.push((snapshot, told.offsets));
+        }
+    }
+    let newest = told_by.last().map(|(snapshot, offsets)| (snapshot.id, offsets.clone()));
+    if stage.is_primary() && java {
+        // A worker without a lease may take keys back, until what it took back is read again (commit.md 1).
+        told_by.drain(..told_by.len().saturating_sub(1));
+    }
+    for (snapshot, offsets) in told_by {
+        let (at, counts) = (snapshot.id, numbers(stage, &lake, &snapshot).await?);
+        let covered: BTreeMap<i64, bool> = match stage.is_primary() {
+            true => stage.keys(id, |keys| keyed::covered(keys, &offsets)),
+            false => rows.iter().map(|((bucket, offset), number)| (*number, offsets.get(*bucket) > Some(*offset))).collect(),
+        };
+        for (number, covered) in &covered {
+            let verdict = invariants::row(*covered, counts.get(number).copied().unwrap_or(0));
             if verdict == Err(invariants::Broken::Skipped) && java_skips {
                 continue;
             }
-            verdict.map_err(|broken| format!("snapshot {at}, row {number} at {offset} of {bucket}: {broken}"))?;
+            verdict.map_err(|broken| format!("snapshot {at}, row {number}: {broken}"))?;
         }
-        if counts.len() > rows.len() && !are_left_by_an_earlier_table(stage, &lake, &snapshot, &counts, &rows).await? {
+        let own: BTreeSet<i64> = covered.into_keys().collect();
+        let strange = counts.keys().any(|number| !own.contains(number));
+        if strange && !are_left_by_an_earlier_table(stage, &lake, &snapshot, &counts, &own).await? {
             return Err(format!("snapshot {at} holds rows of another table"));
         }
-        newest = Some((at, told.offsets));
     }
     let living = living_ends(stage, id).await;
     let Some((at, offsets)) = newest else {
@@ -253,7 +267,7 @@ async fn each_stands_on_the_one_below(stage: &Stage) -> Result<(), String> {
 
 async fn doubles_newest(stage: &Stage) -> Result<bool, String> {
     let Some((lake, snapshot)) = newest(stage).await else { return Ok(false) };
-    Ok(numbers(&lake, &snapshot).await?.values().any(|count| *count > 1))
+    Ok(numbers(stage, &lake, &snapshot).await?.values().any(|count| *count > 1))
 }
 
 /// No snapshot of ours added a row that was there before it.
@@ -262,7 +276,7 @@ async fn we_never_doubled(stage: &Stage) -> Result<(), String> {
     let mut before: Option<(i64, u32)> = None;
     for id in lake.snapshot_ids().await.unwrap() {
         let Some(snapshot) = lake.snapshot(id).await.unwrap() else { continue };
-        let now: u32 = numbers(&lake, &snapshot).await?.values().map(|count| count - 1).sum();
+        let now: u32 = numbers(stage, &lake, &snapshot).await?.values().map(|count| count - 1).sum();
         let ours = snapshot.properties.contains_key("lakeward.round-id");
         if let Some((below, surplus)) = before
             && ours
@@ -285,8 +299,17 @@ async fn named(stage: &Stage) -> Result<BTreeSet<String>, String> {
     let mut named = BTreeSet::new();
     for id in lake.snapshot_ids().await.unwrap() {
         let Some(snapshot) = lake.snapshot(id).await.unwrap() else { continue };
-        let lists = [&snapshot.base_manifest_list, &snapshot.delta_manifest_list];
-        named.extend(lists.map(|list| lake.object(&format!("manifest/{list}"))));
+        let lists =
+            [Some(&snapshot.base_manifest_list), Some(&snapshot.delta_manifest_list), snapshot.changelog_manifest_list.as_ref()];
+        named.extend(lists.into_iter().flatten().map(|list| lake.object(&format!("manifest/{list}"))));
+        if let Some(list) = &snapshot.changelog_manifest_list {
+            for manifest in lake.read_manifest_list(list).await.map_err(|error| error.chain())? {
+                named.insert(lake.object(&format!("manifest/{}", manifest.file_name)));
+                for entry in lake.read_manifest(&manifest.file_name).await.map_err(|error| error.chain())? {
+                    named.insert(lake.object(&path::data_file(lake.schema(), &entry).unwrap()));
+                }
+            }
+        }
         for manifest in lake.manifests(&snapshot).await.map_err(|error| error.chain())? {
             named.insert(lake.object(&format!("manifest/{}", manifest.file_name)));
         }

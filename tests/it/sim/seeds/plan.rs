@@ -63,6 +63,8 @@ amounts! {
     partitioned,
     /// The table has a bucket key.
     keyed,
+    /// The table has a primary key: 1 = change log with the rows before updates, 2 = without, 3 and 4 = the same of servers without states.
+    primary,
     /// Logs leave the servers.
     remote,
     /// Batches appended while everything runs.
@@ -100,6 +102,7 @@ impl Plan {
             keyed: rng.below(2),
             remote: u64::from(rng.below(4) == 0),
             rows: 4 + rng.below(12),
+            primary: if rng.below(3) == 0 { 1 + rng.below(4) } else { 0 },
         }
     }
 

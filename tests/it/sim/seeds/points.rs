@@ -5,13 +5,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use lakeward::commit::Rule;
 use lakeward::error::{Kind, Result};
 use lakeward::model::{RoundSummary, TieringEpoch};
 use lakeward::round::{self, Job, Limits};
 use lakeward::source::{LEASE_TRUSTED, Lease, LedgerRecord};
 use tokio_util::sync::CancellationToken;
 
+use super::Off;
 use super::actors::{self, Process};
 use super::oracle;
 use super::plan::Plan;
@@ -90,7 +90,7 @@ async fn older_record(stage: &Stage) {
 }
 
 /// A table that was tiered twice, rows for a third round, and `act` right before call `at` of it. Returns the calls that it made.
-async fn interrupted(seed: u64, plan: Plan, off: Option<Rule>, at: u64, act: Option<Act>) -> std::result::Result<u64, String> {
+async fn interrupted(seed: u64, plan: Plan, off: Off, at: u64, act: Option<Act>) -> std::result::Result<u64, String> {
     let stage = Stage::new(seed, plan, off).await;
     let rng = stage.rng("rows");
     for who in ["first", "second", "third"] {
@@ -130,11 +130,11 @@ async fn interrupted(seed: u64, plan: Plan, off: Option<Rule>, at: u64, act: Opt
 }
 
 /// Every `step`th call, from a different one on for each act. Returns how many points there were.
-fn at_every(step: u64, seed: u64, off: Option<Rule>) -> std::result::Result<u64, String> {
+fn at_every(step: u64, seed: u64, off: Off) -> std::result::Result<u64, String> {
     let mut points = 0;
     for (number, (name, act)) in ACTS.iter().enumerate() {
         let java = u64::from(name.contains("Java"));
-        let plan = Plan { partitioned: seed % 2, keyed: seed / 2 % 2, java, crashes: 1, ..Plan::default() };
+        let plan = Plan { partitioned: seed % 2, keyed: seed / 2 % 2, primary: seed / 4, java, crashes: 1, ..Plan::default() };
         let mut at = number as u64 % step;
         loop {
             let calls = super::in_paused_time(|| interrupted(seed, plan, off, at, *act))
@@ -151,8 +151,8 @@ fn at_every(step: u64, seed: u64, off: Option<Rule>) -> std::result::Result<u64,
 
 #[test]
 fn something_happens_right_before_some_calls_of_a_round() {
-    for seed in 0..4 {
-        at_every(23, seed, None).unwrap();
+    for seed in 0..6 {
+        at_every(23, seed, Off::default()).unwrap();
     }
 }
 
@@ -160,6 +160,6 @@ fn something_happens_right_before_some_calls_of_a_round() {
 #[ignore = "each call: cargo test --test it -- --ignored seeds::points --nocapture"]
 #[expect(clippy::print_stdout, reason = "figures of a long run")]
 fn something_happens_right_before_each_call_of_a_round() {
-    let points: u64 = (0..4).map(|seed| at_every(1, seed, None).unwrap()).sum();
+    let points: u64 = (0..20).map(|seed| at_every(1, seed, Off::default()).unwrap()).sum();
     println!("{points} points, {} things", ACTS.len());
 }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
-use lakeward::commit::Rule;
 use lakeward::fluss::record::arrow_schema;
 use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::lake::{LakeTable, SchemaChange, Warehouse};
@@ -18,7 +17,10 @@ use lakeward::source::{LakeLedger, LedgerEntry, LedgerState, TableScan};
 use lakeward::storage::{Mounted, Store, mount};
 
 use super::super::world::{ROOT, bucket, fields};
+use super::Off;
+use super::keyed;
 use super::plan::Plan;
+use crate::keys::{self, Keys};
 
 /// Names of mounted stores must not meet: tests run side by side.
 static STAGES: AtomicU64 = AtomicU64::new(0);
@@ -30,8 +32,8 @@ pub(crate) struct Stage(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) seed: u64,
     pub(crate) plan: Plan,
-    /// A rule that is switched off everywhere.
-    pub(crate) off: Option<Rule>,
+    /// What is switched off everywhere.
+    pub(super) off: Off,
     pub(crate) runtime: Runtime,
     /// Without faults.
     pub(crate) store: Store,
@@ -48,6 +50,8 @@ pub(crate) struct Inner {
     next_id: AtomicI64,
     rows: Mutex<BTreeMap<(TableBucket, i64), i64>>,
     ends: Mutex<BTreeMap<TableBucket, i64>>,
+    /// Of primary-key tables.
+    keys: Mutex<BTreeMap<TableBucket, Keys>>,
     columns: AtomicU64,
     number: u64,
     mounted: Mutex<Vec<Mounted>>,
@@ -61,7 +65,7 @@ impl std::ops::Deref for Stage {
 }
 
 impl Stage {
-    pub(crate) async fn new(seed: u64, plan: Plan, off: Option<Rule>) -> Self {
+    pub(super) async fn new(seed: u64, plan: Plan, off: Off) -> Self {
         let runtime = Runtime::simulated(seed, 1_790_000_000_000, 64 << 20);
         let store = Store::in_memory_at(runtime.clock.clone());
         let stage = Self(Arc::new(Inner {
@@ -79,6 +83,7 @@ impl Stage {
             next_id: AtomicI64::new(0),
             rows: Mutex::default(),
             ends: Mutex::default(),
+            keys: Mutex::default(),
             columns: AtomicU64::new(0),
             number: STAGES.fetch_add(1, Ordering::Relaxed),
             mounted: Mutex::default(),
@@ -86,8 +91,19 @@ impl Stage {
         if plan.remote > 0 {
             stage.cluster.segments_leave(2).unwrap();
         }
+        stage.cluster.serve_states(plan.primary < 3);
         stage.create_table().await;
         stage
+    }
+
+    /// The table has a primary key.
+    pub(crate) fn is_primary(&self) -> bool {
+        self.plan.primary > 0
+    }
+
+    /// Change logs have no rows before updates.
+    fn is_wal(&self) -> bool {
+        self.plan.primary > 0 && self.plan.primary.is_multiple_of(2)
     }
 
     /// The warehouse as `who` sees it: through `store`.
@@ -115,12 +131,16 @@ impl Stage {
             ("table.datalake.freshness", "5s"),
             ("table.datalake.format", "paimon"),
             ("table.datalake.paimon.warehouse", &warehouse),
+            ("table.changelog.image", if self.is_wal() { "wal" } else { "full" }),
         ];
+        let key = [own(self.plan.primary, "id"), own(self.plan.primary * self.plan.partitioned, "day")].concat();
+        let fields = if self.is_primary() { keys::fields() } else { fields() };
+        let highest_field_id = i32::try_from(fields.len()).unwrap() - 1;
         let descriptor = TableDescriptor {
-            schema: Schema { id: SchemaId(1), fields: fields(), primary_key: vec![], highest_field_id: 1 },
+            schema: Schema { id: SchemaId(1), fields, primary_key: key, highest_field_id },
             comment: None,
             partition_keys: own(self.plan.partitioned, "day"),
-            bucket_keys: own(self.plan.keyed, "id"),
+            bucket_keys: own(self.plan.keyed + self.plan.primary, "id"),
             bucket_count: Some(2),
             properties: properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             custom_properties: BTreeMap::new(),
@@ -189,6 +209,9 @@ impl Stage {
         let count = partition.as_ref().and_then(|partition| partition.bucket_count).unwrap_or(table.bucket_count);
         let index = i32::try_from(pick(rng, usize::try_from(count).unwrap())).unwrap();
         let bucket = bucket(table.id, partition.as_ref().map(|partition| partition.id), index);
+        if self.is_primary() {
+            return self.put(rng, &table, partition.as_ref(), bucket);
+        }
         if rng.below(8) == 0 {
             let base = self.cluster.append_empty(bucket).unwrap();
             self.ends.lock().unwrap().insert(bucket, base + 1);
@@ -201,6 +224,25 @@ impl Stage {
         let base = self.cluster.append(bucket, table.schema.id, &batch, None).unwrap();
         self.rows.lock().unwrap().extend((0..rows).map(|row| ((bucket, base + row), first + row)));
         self.ends.lock().unwrap().insert(bucket, base + rows);
+    }
+
+    /// Upserts and deletes as one batch, some of which change nothing.
+    fn put(&self, rng: &Rng, table: &TableInfo, partition: Option<&Partition>, bucket: TableBucket) {
+        let first = self.next_id.fetch_add(4, Ordering::Relaxed);
+        let puts = keyed::some_puts(rng, bucket.bucket.0, first);
+        let day = partition.map_or("d", |partition| partition.spec[0].1.as_str());
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(puts.iter().map(|(key, _)| *key).collect::<Int64Array>()),
+            Arc::new(StringArray::from(vec![day; puts.len()])),
+            Arc::new(puts.iter().map(|(_, number)| *number).collect::<Int64Array>()),
+        ];
+        columns.extend(table.schema.fields[3..].iter().map(|_| Arc::new(StringArray::from(vec!["x"; puts.len()])) as ArrayRef));
+        let batch = RecordBatch::try_new(arrow_schema(&table.schema).unwrap(), columns).unwrap();
+        let deletes: Vec<bool> = puts.iter().map(|(_, number)| number.is_none()).collect();
+        let end = self.cluster.put(bucket, table.schema.id, &batch, Some(&deletes)).unwrap();
+        let told = self.keys.lock().unwrap().entry(bucket).or_default().put(self.is_wal(), &puts);
+        assert_eq!(end, told, "the twin's log of {bucket}");
+        self.ends.lock().unwrap().insert(bucket, end);
     }
 
     fn batch(&self, table: &TableInfo, ids: std::ops::Range<i64>, day: &str) -> RecordBatch {
@@ -216,7 +258,7 @@ impl Stage {
             return;
         }
         let count = 1 + i32::try_from(rng.below(5)).unwrap();
-        if self.plan.keyed > 0 {
+        if self.plan.keyed + self.plan.primary > 0 {
             let change = SchemaChange::Option { key: "bucket".into(), value: Some(count.to_string()) };
             let _ = self.lake().await.alter(|_| Ok(vec![change.clone()])).await.unwrap();
         }
@@ -245,6 +287,17 @@ impl Stage {
     /// Every row that was ever in table `id`, by place.
     pub(crate) fn rows(&self, id: TableId) -> BTreeMap<(TableBucket, i64), i64> {
         self.rows.lock().unwrap().iter().filter(|((bucket, _), _)| bucket.table == id).map(|(at, row)| (*at, *row)).collect()
+    }
+
+    /// What has happened in the buckets of table `id`, handed to `look`.
+    pub(crate) fn keys<T>(&self, id: TableId, look: impl FnOnce(&BTreeMap<TableBucket, Keys>) -> T) -> T {
+        let mut all = self.keys.lock().unwrap();
+        let mut others: BTreeMap<_, _> = std::mem::take(&mut *all);
+        let mine: BTreeMap<_, _> = others.extract_if(.., |bucket, _| bucket.table == id).collect();
+        let told = look(&mine);
+        all.extend(others);
+        all.extend(mine);
+        told
     }
 
     /// End of every bucket of table `id` that was ever written.
