@@ -184,6 +184,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         Err(error) => return Err(error),
     };
     let opened = open_lake(&table, runtime).await?;
+    let requests = opened.0.store().clone();
     commit::prove_once(&opened.0).await?;
     let mut protocol = CommitContext {
         table: Arc::clone(&table),
@@ -216,6 +217,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
     if plan.splits.is_empty() {
         commit::keep_standing_pin(&protocol, &base).await?;
         summary.plan_ms = watch.lap_ms();
+        summary.requests = requests.requests();
         return Ok(summary);
     }
     let mut targets = targets(&table, &lake, plan.splits).await?;
@@ -297,6 +299,7 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         }
     }
     summary.commit_ms = watch.lap_ms();
+    summary.requests = requests.requests();
     Ok(summary)
 }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::{LakeTable, max_id, text};
+use super::{LakeTable, newest_schema, text};
 use crate::error::{Error, Result};
 use crate::model::Field;
 use crate::paimon::{TableSchema, number_nested, path, type_json};
@@ -70,7 +70,7 @@ impl Warehouse {
     /// `Unavailable`: the outcome is unknown, call again.
     pub async fn create_table(&self, database: &str, table: &str, schema: &TableSchema) -> Result<bool> {
         let root = path::table(database, table);
-        if max_id(&self.store, &root, path::SCHEMAS, "schema-").await?.is_some() {
+        if newest_schema(&self.store, &root).await?.is_some() {
             return Ok(false);
         }
         let place = format!("{root}/{}", path::schema(schema.id));
@@ -111,7 +111,7 @@ async fn alter(
     decide: impl Fn(&TableSchema) -> Result<Vec<SchemaChange>>,
 ) -> Result<bool> {
     for _ in 0..TRIES_MAX {
-        let newest = max_id(store, root, path::SCHEMAS, "schema-").await?;
+        let newest = newest_schema(store, root).await?;
         let newest = newest.ok_or_else(|| Error::data(format!("there is no lake table in `{}`", store.name(root))))?;
         let place = format!("{root}/{}", path::schema(newest));
         let bytes = store.get_existing(&place).await?;

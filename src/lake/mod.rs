@@ -87,7 +87,7 @@ impl LakeTable {
     /// `Unavailable`; `Data` and `Unsupported` as [`TableSchema::from_json`], the file named.
     pub async fn open(store: Store, root: impl Into<String>, runtime: Runtime) -> Result<Option<Self>> {
         let root = root.into();
-        let Some(newest) = max_id(&store, &root, path::SCHEMAS, "schema-").await? else { return Ok(None) };
+        let Some(newest) = newest_schema(&store, &root).await? else { return Ok(None) };
         let schema = read_schema(&store, &root, newest).await?;
         let names = Names { uuid: runtime.rng.uuid(), next: AtomicU64::new(0) };
         Ok(Some(Self { store, root, runtime, schema: Arc::new(schema), names: Arc::new(names), live: Arc::new(Mutex::new(None)) }))
@@ -106,7 +106,7 @@ impl LakeTable {
         if !storage::is_there(url)? {
             return Ok(None);
         }
-        let options = StoreOptions { options: options.clone(), ..StoreOptions::default() };
+        let options = StoreOptions { options: options.clone(), own: runtime.stores.options(), ..StoreOptions::default() };
         let store = storage::open(url, &options)?.with_fail_points(runtime.fail.clone());
         Self::open(store, root, runtime).await
     }
@@ -315,6 +315,26 @@ async fn ids(store: &Store, root: &str, folder: &str, prefix: &str) -> Result<Ve
         listed.iter().filter_map(|listed| path::id_of(&listed.path, prefix)).filter(|id| *id <= ID_MAX).collect();
     ids.sort_unstable();
     Ok(ids)
+}
+
+/// Id of the newest schema; `None` where there is none. Schema files are numbered without a gap and never removed, so they are asked for
+/// by name: a list costs more, and needs a right of its own on object stores.
+async fn newest_schema(store: &Store, root: &str) -> Result<Option<i64>> {
+    let exists = async |id: i64| Ok::<_, Error>(store.size(&format!("{root}/{}", path::schema(id))).await?.is_some());
+    if !exists(0).await? {
+        return max_id(store, root, path::SCHEMAS, "schema-").await;
+    }
+    let (mut there, mut step) = (0_i64, 1_i64);
+    while exists(there + step).await? {
+        (there, step) = (there + step, (step * 2).min(ID_MAX - there));
+    }
+    // The newest is `there` or behind it, and below `there + step`.
+    let mut absent = there + step;
+    while absent - there > 1 {
+        let middle = there + (absent - there) / 2;
+        if exists(middle).await? { there = middle } else { absent = middle }
+    }
+    Ok(Some(there))
 }
 
 async fn max_id(store: &Store, root: &str, folder: &str, prefix: &str) -> Result<Option<i64>> {

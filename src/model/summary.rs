@@ -1,5 +1,7 @@
 //! What a round did: one shape for log, status, heartbeat and `--json`.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::batch::ChangeCounts;
@@ -88,6 +90,8 @@ pub struct RoundSummary {
     pub files: u64,
     /// Bytes of the data files.
     pub bytes: u64,
+    /// Requests sent to the lake's object store, by what they do (`get`, `put`, …); empty where they cost nothing.
+    pub requests: BTreeMap<&'static str, u64>,
     /// Publish attempts.
     pub attempts: u32,
     /// Milliseconds spent planning, reading and writing, committing.
@@ -124,6 +128,7 @@ impl RoundSummary {
             changes: None,
             files: 0,
             bytes: 0,
+            requests: BTreeMap::new(),
             attempts: 0,
             plan_ms: 0,
             write_ms: 0,

@@ -1,5 +1,8 @@
 //! The lake side of DDL: creates and alters the Paimon tables of lake tables, through `catalog`.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use crate::catalog;
 use crate::error::{Error, Kind, Result};
 use crate::fluss::code::Code;
@@ -13,11 +16,14 @@ use crate::storage::Store;
 #[derive(Debug)]
 pub(super) struct Lake {
     warehouse: Warehouse,
+    /// How object stores are reached from here; what is no secret of it is told to clients.
+    stores: Arc<BTreeMap<String, String>>,
 }
 
 impl Lake {
     pub(super) fn new(store: Store, runtime: Runtime) -> Self {
-        Self { warehouse: Warehouse::new(store, runtime) }
+        let stores = runtime.stores.options();
+        Self { warehouse: Warehouse::new(store, runtime), stores }
     }
 
     /// Path of the warehouse.
@@ -26,11 +32,17 @@ impl Lake {
     }
 
     /// What clients are told to find the lake, in the options of a lake table (F5.9).
-    pub(super) fn catalog_options(&self) -> [(String, String); 2] {
-        [
+    pub(super) fn catalog_options(&self) -> BTreeMap<String, String> {
+        let mut options = BTreeMap::from([
             ("table.datalake.paimon.metastore".to_owned(), "filesystem".to_owned()),
             ("table.datalake.paimon.warehouse".to_owned(), self.warehouse().to_owned()),
-        ]
+        ]);
+        if self.warehouse().starts_with("s3") {
+            let known = [("s3.endpoint", "s3.endpoint"), ("s3.region", "s3.endpoint.region")];
+            let told = known.into_iter().filter_map(|(ours, paimon)| Some((paimon, self.stores.get(ours)?)));
+            options.extend(told.map(|(key, value)| (format!("table.datalake.paimon.{key}"), value.clone())));
+        }
+        options
     }
 
     /// Creates the lake table. One that exists has to be compatible, and empty if the Fluss table is `new`.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::fluss::code::Code;
 use crate::model::{LakeOffsets, OffsetsFile, SnapshotId, TableId, TablePath};
 use crate::runtime::Rng;
-use crate::storage::{Created, Store, read};
+use crate::storage::{Created, Store, StoreOptions, read};
 
 /// One lake snapshot that was recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,7 +131,7 @@ impl Snapshots {
 
     async fn read(&self, table: TableId, path: &str) -> Result<LakeOffsets> {
         let fault = || Code::UNKNOWN_SERVER_ERROR.answer(format!("offsets file `{path}` of table id `{table}` can't be read"));
-        let bytes = read(path).await.map_err(|error| fault().with_source(error))?.ok_or_else(fault)?;
+        let bytes = read(path, &StoreOptions::default()).await.map_err(|error| fault().with_source(error))?.ok_or_else(fault)?;
         let text = std::str::from_utf8(&bytes).map_err(|source| fault().with_source(source))?;
         Ok(OffsetsFile::from_json(text).map_err(|error| fault().with_source(error))?.offsets)
     }

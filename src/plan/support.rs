@@ -1,13 +1,14 @@
 //! What is refused before anything is read, each by its name.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::mapping;
 use crate::model::{TableInfo, TablePath};
 
 /// Where a table's lake table is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct LakePlace {
     /// URL of the warehouse.
     pub warehouse: String,
@@ -15,6 +16,14 @@ pub struct LakePlace {
     pub options: BTreeMap<String, String>,
     /// Folder of the table below it.
     pub root: String,
+}
+
+impl fmt::Debug for LakePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values of options may be secrets.
+        let keys: Vec<&String> = self.options.keys().collect();
+        f.debug_struct("LakePlace").field("warehouse", &self.warehouse).field("options", &keys).field("root", &self.root).finish()
+    }
 }
 
 const CATALOG_PREFIX: &str = "table.datalake.paimon.";

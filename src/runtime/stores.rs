@@ -1,12 +1,21 @@
 //! What a process remembers of its stores.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The stores of a process. Clones share what was found out.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Stores {
     sound: Sound,
+    options: Arc<BTreeMap<String, String>>,
+}
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values may be secrets.
+        f.debug_struct("Stores").field("sound", &self.sound).field("options", &self.options.keys()).finish()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -26,8 +35,20 @@ impl Default for Sound {
 impl Stores {
     /// Takes every store for one that can do what the commit rests on.
     #[must_use]
-    pub const fn sound() -> Self {
-        Self { sound: Sound::All }
+    pub fn sound() -> Self {
+        Self { sound: Sound::All, ..Self::default() }
+    }
+
+    /// Reached by these options (`s3.…`), which win over what the cluster says of a table.
+    #[must_use]
+    pub fn with_options(self, options: BTreeMap<String, String>) -> Self {
+        Self { options: Arc::new(options), ..self }
+    }
+
+    /// The options of this process for object stores. Some are secret.
+    #[must_use]
+    pub fn options(&self) -> Arc<BTreeMap<String, String>> {
+        Arc::clone(&self.options)
     }
 
     /// Whether the store at `url` was tried, and can do what the commit rests on.

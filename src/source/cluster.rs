@@ -7,26 +7,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::future::FutureExt;
 
 use super::{
     Assignment, Assignments, FetchBucket, FetchRequest, FetchedBucket, Heartbeat, HeartbeatFault, HeartbeatReply, Held, LakeLedger,
-    LedgerEntry, LedgerRecord, LedgerState, LogSlice, RemoteLog, RemoteSegment, StateRequest, StateScan, TableScan, remote,
+    LedgerEntry, LedgerRecord, LedgerState, LogSlice, RemoteLog, RemoteSegment, StateRequest, StateScan, TableScan, parsed, remote,
 };
 use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::{Answers, Cluster};
 use crate::fluss::code::Code;
 use crate::fluss::proto::{
-    CommitLakeTableSnapshotRequest, EARLIEST, FetchLogRequest, GetLakeSnapshotRequest, LakeTieringHeartbeatRequest,
-    ListOffsetsRequest, LogEnd, PbBucketOffset, PbFetchLogReqForBucket, PbFetchLogRespForBucket, PbHeartbeatReqForTable,
-    PbHeartbeatRespForTable, PbLakeTableOffsetForBucket, PbLakeTableSnapshotInfo, PbLakeTableSnapshotMetadata,
-    PbRemoteLogFetchInfo, PbTableOffsets, PrepareLakeTableSnapshotRequest,
+    CommitLakeTableSnapshotRequest, EARLIEST, FetchLogRequest, GetFileSystemSecurityTokenRequest, GetLakeSnapshotRequest,
+    LakeTieringHeartbeatRequest, ListOffsetsRequest, LogEnd, PbBucketOffset, PbFetchLogReqForBucket, PbFetchLogRespForBucket,
+    PbHeartbeatReqForTable, PbHeartbeatRespForTable, PbLakeTableOffsetForBucket, PbLakeTableSnapshotInfo,
+    PbLakeTableSnapshotMetadata, PbRemoteLogFetchInfo, PbTableOffsets, PrepareLakeTableSnapshotRequest,
 };
 use crate::fluss::record::LogFormat;
 use crate::model::{
-    BucketId, BucketKey, BucketLayout, CoordinatorEpoch, LakeOffsets, Partition, PartitionId, Schema, SchemaId, SnapshotId,
-    StartOffset, TableBucket, TableId, TableInfo, TablePath, TieringEpoch,
+    BucketId, BucketKey, BucketLayout, CoordinatorEpoch, LakeOffsets, OffsetsFile, Partition, PartitionId, Schema, SchemaId,
+    SnapshotId, StartOffset, TableBucket, TableId, TableInfo, TablePath, TieringEpoch,
 };
+use crate::storage::{Remote, Token, Tokens};
 
 mod states;
 
@@ -34,13 +36,39 @@ mod states;
 #[derive(Debug, Clone)]
 pub struct ClusterSource {
     cluster: Cluster,
+    remote: Remote,
+}
+
+/// The cluster's tokens for its remote storage (F5.6).
+#[derive(Debug)]
+struct ClusterTokens(Cluster);
+
+#[async_trait]
+impl Tokens for ClusterTokens {
+    async fn token(&self) -> Result<Token> {
+        let answer = self.0.any(&GetFileSystemSecurityTokenRequest {}).await?;
+        Ok(Token {
+            scheme: answer.schema,
+            json: answer.token,
+            ends_ms: answer.expiration_time,
+            options: answer.addition_info.into_iter().map(|pair| (pair.key, pair.value)).collect(),
+        })
+    }
 }
 
 impl ClusterSource {
     /// A source on top of `cluster`.
     #[must_use]
     pub fn new(cluster: Cluster) -> Self {
-        Self { cluster }
+        let tokens: Arc<dyn Tokens> = Arc::new(ClusterTokens(cluster.clone()));
+        let remote = Remote::new(cluster.runtime().stores.options(), Some(tokens));
+        Self { cluster, remote }
+    }
+
+    /// The storage that the cluster keeps its remote log and offsets files in.
+    #[must_use]
+    pub fn remote(&self) -> &Remote {
+        &self.remote
     }
 
     /// The cluster beneath.
@@ -170,6 +198,10 @@ impl TableScan for ClusterSource {
 
     async fn open_state(&self, request: StateRequest) -> Result<Box<dyn StateScan>> {
         self.open_session(request).await
+    }
+
+    async fn remote_bytes(&self, url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {
+        self.remote.read_range(url, start, end).await
     }
 
     fn forget(&self, path: &TablePath) {
@@ -375,6 +407,10 @@ impl LakeLedger for ClusterSource {
             return Err(named(error));
         }
         entry.lake_table_offsets_path.ok_or_else(|| named(Error::data("the answer names no offsets file")))
+    }
+
+    async fn offsets_file(&self, path: &str) -> Result<Option<OffsetsFile>> {
+        parsed(path, self.remote.read(path).await?)
     }
 
     async fn record(&self, record: LedgerRecord) -> Result<()> {

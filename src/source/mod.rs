@@ -204,7 +204,7 @@ pub trait TableScan: Send + Sync {
     /// # Errors
     /// `Unsupported` names a storage scheme that is not there; `Unavailable`; `Invalid` when access is denied.
     async fn remote_bytes(&self, url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {
-        storage::read_range(url, start, end).await
+        storage::read_range(url, start, end, &storage::StoreOptions::default()).await
     }
 
     /// Throws away everything cached about a table.
@@ -279,10 +279,7 @@ pub trait LakeLedger: Send + Sync {
     /// # Errors
     /// `Unavailable`; `Data` when it is no offsets file; `Unsupported` names a scheme that we can't read.
     async fn offsets_file(&self, path: &str) -> Result<Option<OffsetsFile>> {
-        let Some(bytes) = storage::read(path).await? else { return Ok(None) };
-        let text = std::str::from_utf8(&bytes)
-            .map_err(|source| Error::data(format!("offsets file `{path}` is not text")).with_source(source))?;
-        OffsetsFile::from_json(text).map(Some).map_err(|error| error.context(format!("read offsets file `{path}`")))
+        parsed(path, storage::read(path, &storage::StoreOptions::default()).await?)
     }
 
     /// Records a snapshot. An OK does not say that it stays.
@@ -290,6 +287,14 @@ pub trait LakeLedger: Send + Sync {
     /// # Errors
     /// `Unavailable` (outcome unknown on the network); `Invalid` with the code otherwise.
     async fn record(&self, record: LedgerRecord) -> Result<()>;
+}
+
+/// What an offsets file says.
+fn parsed(path: &str, bytes: Option<Bytes>) -> Result<Option<OffsetsFile>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|source| Error::data(format!("offsets file `{path}` is not text")).with_source(source))?;
+    OffsetsFile::from_json(text).map(Some).map_err(|error| error.context(format!("read offsets file `{path}`")))
 }
 
 pub mod cluster;

@@ -148,7 +148,7 @@ impl RemoteLog {
 async fn bytes(scan: &dyn TableScan, url: &str, start: u64, end: u64) -> Result<Option<Bytes>> {
     let found = scan.remote_bytes(url, start, end).await.map_err(|error| match error.kind() {
         Kind::Unsupported => error.with_hint(
-            "log segments that have left the servers are read from local paths and `file:` only: tier the table before they do \
+            "log segments that have left the servers are read from local paths, `file:` and S3 only: tier the table before they do \
              (`table.datalake.freshness`, `table.log.tiered.local-segments`)",
         ),
         _ => error,

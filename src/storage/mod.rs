@@ -1,17 +1,22 @@
 //! URL and options → a store of objects below one root, with create-if-absent that is atomic and durable.
 //!
-//! Owns the object_store types (they stop here), the local create by hidden temporary and hard link, and the faults that
-//! tests inject. Knows nothing of tables. Callers: lake, write, commit, node, audit.
+//! Owns the object_store types (they stop here), the local create by hidden temporary and hard link, what is done about requests to S3
+//! that fail, and the faults that tests inject. Knows nothing of tables. Callers: lake, write, commit, source, node, audit.
 
 mod faults;
 mod local;
 mod memory;
 mod open;
+mod remote;
+mod s3;
 #[cfg(test)]
 mod tests;
+mod tokens;
+mod upload;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -20,11 +25,15 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use crate::error::{Error, Kind, Result};
 use crate::runtime::FailPoints;
+use s3::Act;
 
 pub use faults::{Fault, Faults};
 #[doc(hidden)]
 pub use memory::{Mounted, mount};
-pub use open::{StoreOptions, is_there, open, read, read_range, readable};
+pub use open::{StoreOptions, check, is_option, is_there, open, read, read_range, readable};
+pub use remote::Remote;
+pub use tokens::{Token, Tokens};
+pub use upload::Upload;
 
 /// What a create-if-absent did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,13 +61,48 @@ pub struct Listed {
 /// Everything written is durable when the call returns: local files and their folders are synced.
 #[derive(Debug, Clone)]
 pub struct Store {
-    inner: Arc<dyn ObjectStore>,
+    inner: Inner,
     url: String,
     local: Option<LocalRoot>,
     faults: Option<Faults>,
     /// Simulations only.
     written: Option<Arc<memory::Written>>,
     fail: FailPoints,
+}
+
+#[derive(Debug, Clone)]
+enum Inner {
+    /// Local disk and memory.
+    Plain(Arc<dyn ObjectStore>),
+    S3(S3Root),
+}
+
+/// A folder of a bucket.
+#[derive(Debug, Clone)]
+struct S3Root {
+    bucket: Arc<s3::Bucket>,
+    /// Without slashes at its ends.
+    folder: String,
+    requests: Arc<s3::Requests>,
+}
+
+impl S3Root {
+    fn key(&self, path: &str) -> Result<StorePath> {
+        // What leaves the root is refused as on a disk.
+        let path = parse(path)?;
+        if self.folder.is_empty() { Ok(path) } else { parse(&format!("{}/{path}", self.folder)) }
+    }
+}
+
+/// An upload in parts that was begun and neither ended nor given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HangingUpload {
+    /// Path below the store's root of the object that it would make.
+    pub path: String,
+    /// Its number in the store.
+    pub id: String,
+    /// Its begin, epoch milliseconds; far in the future where the store does not tell.
+    pub begun_ms: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -80,10 +124,20 @@ impl Store {
         self.local.as_ref().map(|root| root.folder.as_path())
     }
 
+    /// Requests sent to an object store through this store and its clones since it was opened, by what they do (`get`, `put`, …); empty
+    /// where they cost nothing.
+    #[must_use]
+    pub fn requests(&self) -> BTreeMap<&'static str, u64> {
+        match &self.inner {
+            Inner::Plain(_) => BTreeMap::new(),
+            Inner::S3(root) => root.requests.told(),
+        }
+    }
+
     /// An empty store in memory, for tests.
     #[must_use]
     pub fn in_memory() -> Self {
-        let inner = Arc::new(object_store::memory::InMemory::new());
+        let inner = Inner::Plain(Arc::new(object_store::memory::InMemory::new()));
         Self { inner, url: "memory:///".to_owned(), local: None, faults: None, written: None, fail: FailPoints::default() }
     }
 
@@ -123,8 +177,15 @@ impl Store {
     /// `Unavailable`; `Invalid` when access is denied.
     pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
         self.before_read("get", path).await?;
+        let plain = match &self.inner {
+            Inner::Plain(plain) => plain,
+            Inner::S3(root) => {
+                let found = Box::pin(root.bucket.get(&root.key(path)?, &root.requests)).await;
+                return found.map_err(|fault| self.refused(Act::Get, "read", path, fault));
+            }
+        };
         let read = async {
-            let found = self.inner.get(&parse(path)?).await.map_err(|source| self.fault("read", path, source))?;
+            let found = plain.get(&parse(path)?).await.map_err(|source| self.fault("read", path, source))?;
             found.bytes().await.map_err(|source| self.fault("read", path, source))
         };
         absent_as_none(read.await)
@@ -135,7 +196,11 @@ impl Store {
     /// # Errors
     /// As [`Store::get`]; `Data` when it is missing.
     pub async fn get_existing(&self, path: &str) -> Result<Bytes> {
-        self.get(path).await?.ok_or_else(|| Error::data(format!("`{}` is missing", self.name(path))))
+        self.get(path).await?.ok_or_else(|| self.missing(path))
+    }
+
+    fn missing(&self, path: &str) -> Error {
+        Error::data(format!("`{}` is missing", self.name(path)))
     }
 
     /// Reads bytes `start..end` (exclusive) of an object.
@@ -144,7 +209,27 @@ impl Store {
     /// As [`Store::get_existing`].
     pub async fn get_range(&self, path: &str, start: u64, end: u64) -> Result<Bytes> {
         self.before_read("get_range", path).await?;
-        self.inner.get_range(&parse(path)?, start..end).await.map_err(|source| self.fault("read", path, source))
+        match &self.inner {
+            Inner::Plain(plain) => {
+                plain.get_range(&parse(path)?, start..end).await.map_err(|source| self.fault("read", path, source))
+            }
+            Inner::S3(_) => self.range_of(path, start, end).await?.ok_or_else(|| self.missing(path)),
+        }
+    }
+
+    /// As [`Store::get_range`] of an object store; `None` when it is not there.
+    async fn range_of(&self, path: &str, start: u64, end: u64) -> Result<Option<Bytes>> {
+        let Inner::S3(root) = &self.inner else { return Ok(None) };
+        let found = Box::pin(root.bucket.get_range(&root.key(path)?, start, end, &root.requests)).await;
+        found.map_err(|fault| self.refused(Act::Get, "read", path, fault))
+    }
+
+    /// Asks an object store for one name below the root.
+    async fn begins(&self) -> Result<()> {
+        let Inner::S3(root) = &self.inner else { return Ok(()) };
+        let below = if root.folder.is_empty() { String::new() } else { format!("{}/", root.folder) };
+        let found = Box::pin(root.bucket.list(&below, Some(1), &root.requests)).await;
+        found.map(drop).map_err(|fault| self.refused(Act::List, "list", "", fault))
     }
 
     /// Size of an object in bytes; `None` when it is not there.
@@ -153,9 +238,15 @@ impl Store {
     /// As [`Store::get`].
     pub async fn size(&self, path: &str) -> Result<Option<u64>> {
         self.before_read("head", path).await?;
-        absent_as_none(
-            self.inner.head(&parse(path)?).await.map(|meta| meta.size).map_err(|source| self.fault("look at", path, source)),
-        )
+        match &self.inner {
+            Inner::Plain(plain) => absent_as_none(
+                plain.head(&parse(path)?).await.map(|meta| meta.size).map_err(|source| self.fault("look at", path, source)),
+            ),
+            Inner::S3(root) => {
+                let found = Box::pin(root.bucket.size(&root.key(path)?, &root.requests)).await;
+                found.map_err(|fault| self.refused(Act::Head, "look at", path, fault))
+            }
+        }
     }
 
     /// Writes an object, replacing what was there.
@@ -179,9 +270,17 @@ impl Store {
         if let Some(target) = self.local_target(path) {
             return blocking(move || target.replace(&bytes)).await;
         }
-        self.inner.put(&object, PutPayload::from_bytes(bytes)).await.map_err(|source| self.fault("write", path, source))?;
-        self.note(path);
-        Ok(())
+        match &self.inner {
+            Inner::Plain(plain) => {
+                plain.put(&object, PutPayload::from_bytes(bytes)).await.map_err(|source| self.fault("write", path, source))?;
+                self.note(path);
+                Ok(())
+            }
+            Inner::S3(root) => {
+                let done = Box::pin(root.bucket.put(&root.key(path)?, &bytes, &root.requests)).await;
+                done.map_err(|fault| self.refused(Act::Put, "write", path, fault))
+            }
+        }
     }
 
     /// Writes an object unless one is there: atomically, and never visible half-written or under another visible name.
@@ -211,7 +310,14 @@ impl Store {
         if let Some(target) = self.local_target(path) {
             return blocking(move || target.create(&bytes)).await;
         }
-        match self.inner.put_opts(&object, PutPayload::from_bytes(bytes), PutMode::Create.into()).await {
+        let plain = match &self.inner {
+            Inner::Plain(plain) => plain,
+            Inner::S3(root) => {
+                let done = Box::pin(root.bucket.create(&root.key(path)?, &bytes, &root.requests)).await;
+                return done.map_err(|(act, fault)| self.refused(act, "create", path, fault));
+            }
+        };
+        match plain.put_opts(&object, PutPayload::from_bytes(bytes), PutMode::Create.into()).await {
             Ok(_) => {
                 self.note(path);
                 Ok(Created::Yes)
@@ -250,7 +356,15 @@ impl Store {
     pub async fn delete(&self, path: &str) -> Result<()> {
         let fault = self.before("delete", path).await?;
         self.fail.hit_at("store.before_delete", path).await?;
-        absent_as_none(self.inner.delete(&parse(path)?).await.map_err(|source| self.fault("delete", path, source)))?;
+        match &self.inner {
+            Inner::Plain(plain) => {
+                absent_as_none(plain.delete(&parse(path)?).await.map_err(|source| self.fault("delete", path, source)))?;
+            }
+            Inner::S3(root) => {
+                let done = Box::pin(root.bucket.delete(&root.key(path)?, &root.requests)).await;
+                done.map_err(|fault| self.refused(Act::Delete, "delete", path, fault))?;
+            }
+        }
         self.fail.hit_at("store.after_delete", path).await?;
         faults::after(fault.as_ref(), path)
     }
@@ -263,18 +377,8 @@ impl Store {
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
         let fault = self.before_read("list", prefix).await?;
         let age_ms = if let Some(Fault::Stale(age)) = &fault { i64::try_from(age.as_millis()).unwrap_or(i64::MAX) } else { 0 };
-        let folder = if prefix.is_empty() { None } else { Some(parse(prefix)?) };
-        let found: Vec<_> =
-            self.inner.list(folder.as_ref()).try_collect().await.map_err(|source| self.fault("list", prefix, source))?;
-        let mut found: Vec<Listed> = found
-            .into_iter()
-            .filter(|meta| !meta.location.filename().is_some_and(local::is_temporary))
-            .map(|meta| Listed {
-                path: meta.location.to_string(),
-                size: meta.size,
-                modified_ms: meta.last_modified.timestamp_millis(),
-            })
-            .collect();
+        let mut found = self.listed(prefix).await?;
+        found.retain(|listed| !listed.path.rsplit('/').next().is_some_and(local::is_temporary));
         if let Some(written) = &self.written {
             found.retain(|listed| !written.is_newer(&listed.path, age_ms));
             for listed in &mut found {
@@ -289,20 +393,78 @@ impl Store {
         Ok(found)
     }
 
-    /// Starts a large object that is written in parts; it becomes visible with [`Upload::finish`].
+    async fn listed(&self, prefix: &str) -> Result<Vec<Listed>> {
+        let folder = if prefix.is_empty() { None } else { Some(parse(prefix)?) };
+        match &self.inner {
+            Inner::Plain(plain) => {
+                let found: Vec<_> =
+                    plain.list(folder.as_ref()).try_collect().await.map_err(|source| self.fault("list", prefix, source))?;
+                let listed = |meta: object_store::ObjectMeta| Listed {
+                    path: meta.location.to_string(),
+                    size: meta.size,
+                    modified_ms: meta.last_modified.timestamp_millis(),
+                };
+                Ok(found.into_iter().map(listed).collect())
+            }
+            Inner::S3(root) => {
+                let key = root.key(prefix)?;
+                let below = if key.as_ref().is_empty() { String::new() } else { format!("{key}/") };
+                let found = Box::pin(root.bucket.list(&below, None, &root.requests)).await;
+                let mut found = found.map_err(|fault| self.refused(Act::List, "list", prefix, fault))?;
+                // Other writers put an empty object where a folder is; its slash is gone by now.
+                let folders: BTreeSet<String> =
+                    found.iter().filter_map(|listed| Some(listed.path.rsplit_once('/')?.0.to_owned())).collect();
+                found.retain(|listed| listed.path.starts_with(&below) && !(listed.size == 0 && folders.contains(&listed.path)));
+                let root = if root.folder.is_empty() { 0 } else { root.folder.len() + 1 };
+                for listed in &mut found {
+                    listed.path = listed.path.split_off(root.min(listed.path.len()));
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    /// Uploads in parts below the folder `prefix` that hang; none where there is no such thing.
     ///
     /// # Errors
-    /// As [`Store::put`].
-    pub async fn upload(&self, path: &str) -> Result<Upload> {
-        self.before("upload", path).await?;
-        let parts = self.inner.put_multipart(&parse(path)?).await.map_err(|source| self.fault("write", path, source))?;
-        Ok(Upload { store: self.clone(), path: path.to_owned(), parts: Mutex::new(parts), bytes: 0 })
+    /// As [`Store::list`].
+    pub async fn hanging_uploads(&self, prefix: &str) -> Result<Vec<HangingUpload>> {
+        self.before_read("list_uploads", prefix).await?;
+        let Inner::S3(root) = &self.inner else { return Ok(Vec::new()) };
+        let key = root.key(prefix)?;
+        let below = if key.as_ref().is_empty() { String::new() } else { format!("{key}/") };
+        let found = Box::pin(root.bucket.list_uploads(&below, &root.requests)).await;
+        let found = found.map_err(|fault| self.refused(Act::ListUploads, "list the uploads below", prefix, fault))?;
+        let start = if root.folder.is_empty() { String::new() } else { format!("{}/", root.folder) };
+        let below_root = |hanging: s3::Hanging| {
+            let path = hanging.key.strip_prefix(&start)?.to_owned();
+            Some(HangingUpload { path, id: hanging.id, begun_ms: hanging.begun_ms })
+        };
+        Ok(found.into_iter().filter_map(below_root).collect())
+    }
+
+    /// Gives an upload up, whoever began it; one that is gone is fine.
+    ///
+    /// # Errors
+    /// As [`Store::delete`].
+    pub async fn abort_upload(&self, hanging: &HangingUpload) -> Result<()> {
+        self.before("abort_upload", &hanging.path).await?;
+        let Inner::S3(root) = &self.inner else { return Ok(()) };
+        let done = Box::pin(root.bucket.abort_upload(&root.key(&hanging.path)?, &hanging.id, &root.requests)).await;
+        done.map_err(|fault| self.refused(Act::Abort, "abort the upload of", &hanging.path, fault))
     }
 
     /// Root and path, for messages.
     #[must_use]
     pub fn name(&self, path: &str) -> String {
         format!("{}/{path}", self.url.trim_end_matches('/'))
+    }
+
+    /// What a bucket did not do, with the right and the folder that it was about.
+    fn refused(&self, act: Act, what: &str, path: &str, fault: s3::Fault) -> Error {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let folder = if act == Act::List { format!("{path}/") } else { format!("{folder}/") };
+        s3::error(act, what, &self.name(path), &self.name(folder.trim_start_matches('/')), fault)
     }
 
     fn fault(&self, act: &str, path: &str, source: object_store::Error) -> Error {
@@ -322,58 +484,6 @@ impl Store {
             None if denied => error.with_hint(format!("let this service list, read, write and delete below `{}`", self.url)),
             _ => error,
         }
-    }
-}
-
-/// A large object being written. Dropped or aborted, nothing of it becomes visible.
-#[derive(Debug)]
-pub struct Upload {
-    store: Store,
-    path: String,
-    /// In a mutex only to be `Sync`, so that futures that borrow an upload can move between threads.
-    parts: Mutex<Box<dyn object_store::MultipartUpload>>,
-    bytes: u64,
-}
-
-impl Upload {
-    fn parts(&mut self) -> &mut Box<dyn object_store::MultipartUpload> {
-        self.parts.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Appends a part. Parts but the last should be at least 5 MiB (S3's rule).
-    ///
-    /// # Errors
-    /// As [`Store::put`]; abort then.
-    pub async fn part(&mut self, bytes: Bytes) -> Result<()> {
-        let fault = self.store.before("upload_part", &self.path).await?;
-        self.store.fail.hit_at("store.before_part", &self.path).await?;
-        self.bytes += bytes.len() as u64;
-        let sent = self.parts().put_part(PutPayload::from_bytes(bytes)).await;
-        sent.map_err(|source| self.store.fault("write", &self.path, source))?;
-        self.store.fail.hit_at("store.after_part", &self.path).await?;
-        faults::after(fault.as_ref(), &self.path)
-    }
-
-    /// Completes the object and returns its size in bytes.
-    ///
-    /// # Errors
-    /// As [`Store::put`].
-    pub async fn finish(mut self) -> Result<u64> {
-        let fault = self.store.before("upload_finish", &self.path).await?;
-        self.store.fail.hit_at("store.before_write", &self.path).await?;
-        self.parts().complete().await.map_err(|source| self.store.fault("write", &self.path, source))?;
-        self.store.note(&self.path);
-        self.store.fail.hit_at("store.after_write", &self.path).await?;
-        faults::after(fault.as_ref(), &self.path)?;
-        Ok(self.bytes)
-    }
-
-    /// Gives up; what was sent is thrown away.
-    ///
-    /// # Errors
-    /// As [`Store::delete`].
-    pub async fn abort(mut self) -> Result<()> {
-        self.parts().abort().await.map_err(|source| self.store.fault("abort", &self.path, source))
     }
 }
 

@@ -96,8 +96,8 @@ async fn odd_names_are_taken_literally() {
             assert_eq!(store.size(path).await.unwrap(), Some(path.len() as u64));
             assert_eq!(paths(&store.list("t").await.unwrap()), [path]);
             let mut upload = store.upload(&format!("{path}.parquet")).await.unwrap();
-            upload.part("ab".into()).await.unwrap();
-            upload.part("c".into()).await.unwrap();
+            upload.part("ab".into(), None).await.unwrap();
+            upload.part("c".into(), None).await.unwrap();
             assert_eq!(upload.finish().await.unwrap(), 3);
             assert_eq!(std::fs::read_to_string(root.join(format!("{path}.parquet"))).unwrap(), "abc");
             store.delete(path).await.unwrap();
@@ -157,7 +157,7 @@ async fn an_aborted_upload_never_shows() {
     let dir = tempfile::tempdir().unwrap();
     let store = root(dir.path());
     let mut upload = store.upload("bucket-0/data-1.parquet").await.unwrap();
-    upload.part("abc".into()).await.unwrap();
+    upload.part("abc".into(), None).await.unwrap();
     assert_eq!(store.list("").await.unwrap(), []);
     upload.abort().await.unwrap();
     assert_eq!(store.list("").await.unwrap(), []);
@@ -165,9 +165,16 @@ async fn an_aborted_upload_never_shows() {
 
 #[test]
 fn an_unknown_scheme_is_refused_by_name() {
-    let error = open("s3://bucket/warehouse", &StoreOptions::default()).unwrap_err();
-    assert_eq!(error.kind(), Kind::Unsupported);
-    assert!(error.to_string().contains("s3"));
+    for scheme in ["oss", "gs", "abfs", "hdfs", "s3n"] {
+        let error = open(&format!("{scheme}://bucket/warehouse"), &StoreOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains(&format!("`{scheme}`")), "{error}");
+    }
+    for url in ["s3:bucket/w", "s3:///w", "s3://me:hush@bucket/w", "s3a://bucket:9000/w", "s3://b?x/w"] {
+        let error = open(url, &StoreOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{url}");
+        assert!(!error.chain().contains("hush"), "{}", error.chain());
+    }
 }
 
 #[tokio::test]
@@ -176,11 +183,11 @@ async fn an_object_is_read_by_its_whole_url_without_making_folders() {
     let file = dir.path().join("a b%3A.offsets");
     std::fs::write(&file, "x").unwrap();
     for scheme in ["", "file:", "file://"] {
-        assert_eq!(read(&format!("{scheme}{}", file.display())).await.unwrap().unwrap(), "x");
-        assert_eq!(read(&format!("{scheme}{}/none/x", dir.path().display())).await.unwrap(), None);
+        assert_eq!(read(&format!("{scheme}{}", file.display()), &StoreOptions::default()).await.unwrap().unwrap(), "x");
+        assert_eq!(read(&format!("{scheme}{}/none/x", dir.path().display()), &StoreOptions::default()).await.unwrap(), None);
     }
     assert_eq!(names(dir.path()), ["a b%3A.offsets"]);
-    assert_eq!(read("hdfs://host/x").await.unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(read("hdfs://host/x", &StoreOptions::default()).await.unwrap_err().kind(), Kind::Unsupported);
 }
 
 #[tokio::test]
@@ -246,9 +253,9 @@ async fn a_range_of_a_whole_url_ends_where_the_file_does() {
     let url = format!("file://{}", path.display());
     for (start, end, expected) in [(0, 10, "0123456789"), (3, 5, "34"), (8, u64::MAX, "89"), (10, 12, ""), (90, 99, ""), (5, 4, "")]
     {
-        assert_eq!(read_range(&url, start, end).await.unwrap().unwrap(), expected, "{start}..{end}");
+        assert_eq!(read_range(&url, start, end, &StoreOptions::default()).await.unwrap().unwrap(), expected, "{start}..{end}");
     }
-    assert!(read_range(&format!("{url}x"), 0, 1).await.unwrap().is_none());
-    let error = read_range("s3://bucket/key", 0, 1).await.unwrap_err();
-    assert!(error.kind() == Kind::Unsupported && error.to_string().contains("`s3`"), "{error}");
+    assert!(read_range(&format!("{url}x"), 0, 1, &StoreOptions::default()).await.unwrap().is_none());
+    let error = read_range("gs://bucket/key", 0, 1, &StoreOptions::default()).await.unwrap_err();
+    assert!(error.kind() == Kind::Unsupported && error.to_string().contains("`gs`"), "{error}");
 }

@@ -63,6 +63,7 @@ impl RoundFinished<'_> {
                     cut = round.cut,
                     lag_rows = round.backlog_rows,
                     lag_ms = round.lag_ms,
+                    requests = round.requests.values().sum::<u64>(),
                     attempts = round.attempts,
                     plan_ms = round.plan_ms,
                     write_ms = round.write_ms,
@@ -362,6 +363,17 @@ impl Stopping {
     pub fn emit(self) {
         let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
         info!(target: HEART, tables = self.tables, grace_ms, "asked to stop: rounds commit what they have read");
+    }
+}
+
+/// A request to an object store was sent.
+#[derive(Debug)]
+pub struct StoreRequest(pub &'static str);
+
+impl StoreRequest {
+    /// Counts it, by what it does.
+    pub fn emit(self) {
+        metrics::REQUESTS.add(self.0, 1);
     }
 }
 

@@ -107,6 +107,7 @@ fn show_zeroes() {
         let values: Vec<&str> = match metric.label {
             Some("outcome") => vec!["committed", "idle", "gone"],
             Some("kind") => Kind::ALL.iter().map(|kind| kind.as_str()).collect(),
+            Some("operation") => vec!["delete", "get", "head", "list", "put", "upload"],
             Some(_) => vec![],
             None => vec![""],
         };

@@ -156,6 +156,13 @@ pub const HOLDS: Metric =
 pub const LEASES_LOST: Metric = counter("tiering_lease_lost_total", Unit::Count, "tables given up because the lease was lost");
 /// Heartbeats failed.
 pub const HEARTBEATS_FAILED: Metric = counter("tiering_heartbeat_failed_total", Unit::Count, "heartbeats without an answer");
+/// Requests to object stores.
+pub const REQUESTS: Metric = counter(
+    "tiering_store_requests_total",
+    Unit::Count,
+    "requests sent to object stores, repeated ones included: `get`, `head`, `put`, `delete`, `list`, `upload` (in parts)",
+)
+.by("operation");
 
 /// All that events move, in README order.
 pub const EVENTS: [Metric; 16] = [
@@ -175,6 +182,7 @@ pub const EVENTS: [Metric; 16] = [
     HOLDS,
     LEASES_LOST,
     HEARTBEATS_FAILED,
+    REQUESTS,
 ];
 
 /// Age of the last answer to a heartbeat.

@@ -14,7 +14,8 @@ use tracing::level_filters::LevelFilter;
 
 pub use events::{
     AdminListens, AdminRefused, BackfillProgress, HeartbeatFailed, LakeColumnsAdded, LeaseLost, PartitionDropped, Replanned,
-    ReportLost, RoundFailed, RoundFinished, SnapshotRecovered, StateLost, Stopping, TableClaimed, TableHeld, TableReturned,
+    ReportLost, RoundFailed, RoundFinished, SnapshotRecovered, StateLost, Stopping, StoreRequest, TableClaimed, TableHeld,
+    TableReturned,
 };
 pub use exporter::{Exporter, State, TableState};
 

@@ -136,8 +136,6 @@ impl Files {
         let before = self.open_bytes();
         let encoder = self.open.as_mut().and_then(|file| file.encoder.take());
         let encoder = encode_group(&self.context, self.kind, encoder, batches, bytes).await?;
-        // The rows' memory is free now.
-        drop(permits);
         let size = encoder.bytes();
         self.permille = (size - before).saturating_mul(1000) / u64::try_from(bytes).unwrap_or(u64::MAX).max(1);
         let Some(file) = &mut self.open else { return Err(Error::internal("the open file is gone")) };
@@ -149,18 +147,29 @@ impl Files {
         });
         let full = size.saturating_mul(100) >= self.context.table.target_file_bytes.saturating_mul(FULL_PERCENT);
         if full || file.rows >= self.context.table.target_file_rows {
+            // The rows' memory is free now.
+            drop(permits);
             return self.close().await;
         }
         if encoder.unsent() < self.context.options.part_bytes {
             return Ok(());
         }
         let part = encoder.take_bytes()?;
+        // A part takes over what it needs of the rows' share, so that it never waits for memory while it holds some.
+        let permit = permits.into_iter().reduce(|mut all, more| {
+            all.merge(more);
+            all
+        });
+        let permit = permit.map(|mut permit| {
+            permit.shrink(part.len());
+            Arc::new(permit)
+        });
         for place in &mut file.places {
             if place.upload.is_none() {
                 place.upload = Some(self.context.store.upload(&place.path).await?);
             }
             if let Some(upload) = &mut place.upload {
-                upload.part(part.clone()).await?;
+                upload.part(part.clone(), permit.clone()).await?;
             }
         }
         Ok(())
@@ -185,7 +194,7 @@ impl Files {
                     size
                 }
                 Some(mut upload) => {
-                    upload.part(rest.clone()).await?;
+                    upload.part(rest.clone(), None).await?;
                     upload.finish().await?
                 }
             };

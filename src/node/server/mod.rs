@@ -76,7 +76,8 @@ impl Server {
         let folder = |name: &str| options.dir.join(name).display().to_string();
         let unsynced = !options.log.fsync;
         let open_store = |url: &str| {
-            let store = storage::open(url, &StoreOptions { unsynced, ..StoreOptions::default() })?;
+            let own = runtime.stores.options();
+            let store = storage::open(url, &StoreOptions { unsynced, own, ..StoreOptions::default() })?;
             Ok::<_, Error>(store.with_fail_points(runtime.fail.clone()))
         };
         let remote = open_store(&folder("remote"))?;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::{ChangeCounts, RoundId, RoundOutcome, RoundSummary, SnapshotId, TableId, TablePath};
-use crate::telemetry::{HeartbeatFailed, LeaseLost, Replanned, RoundFailed, RoundFinished, SnapshotRecovered, TableHeld};
+use crate::telemetry::{
+    HeartbeatFailed, LeaseLost, Replanned, RoundFailed, RoundFinished, SnapshotRecovered, StoreRequest, TableHeld,
+};
 
 /// What events count in a process of its own.
 fn counted(events: impl FnOnce()) -> Exporter {
@@ -82,12 +84,13 @@ fn a_round_moves_the_counters_by_its_exact_figures() {
 fn each_other_event_moves_its_own_counter_and_no_other() {
     let table = &TablePath::new("demo", "orders");
     let error = &Error::data("offset `7` is gone");
-    let events: [(&str, &dyn Fn()); 6] = [
+    let events: [(&str, &dyn Fn()); 7] = [
         ("tiering_round_failed_total{kind=\"data\"}", &|| RoundFailed { table, error }.emit()),
         ("tiering_table_held_total{kind=\"data\"}", &|| TableHeld { table, error }.emit()),
         ("tiering_lease_lost_total", &|| LeaseLost { table, reason: "late" }.emit()),
         ("tiering_round_replanned_total", &|| Replanned { table, attempt: 1, error }.emit()),
         ("tiering_snapshot_recovered_total", &|| SnapshotRecovered { table, snapshot: SnapshotId(3) }.emit()),
+        ("tiering_store_requests_total{operation=\"get\"}", &|| StoreRequest("get").emit()),
         ("tiering_heartbeat_failed_total", &|| HeartbeatFailed { error, pause: Duration::from_secs(1) }.emit()),
     ];
     let before = counted(|| {}).0.render();
