@@ -67,6 +67,9 @@ pub(super) struct Quickstart {
     /// Folder for everything that is made; kept [default: a temporary folder, removed at the end].
     #[arg(long, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
+    /// Where the lake is, a path or `s3://BUCKET/FOLDER`; kept [default: in that folder].
+    #[arg(long, value_name = "URL")]
+    pub(super) warehouse: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
     pub(super) json: bool,
@@ -86,9 +89,9 @@ pub(super) struct Node {
     /// File with a line `USER:PASSWORD` for each who may log in (SASL/PLAIN) [default: nobody has to].
     #[arg(long, value_name = "FILE")]
     pub(super) sasl_users: Option<PathBuf>,
-    /// Where lake tables are made [default: `warehouse` in the node's folder].
-    #[arg(long, value_name = "PATH")]
-    pub(super) warehouse: Option<PathBuf>,
+    /// Where lake tables are made, a path or `s3://BUCKET/FOLDER` [default: `warehouse` in the node's folder].
+    #[arg(long, value_name = "URL")]
+    pub(super) warehouse: Option<String>,
     /// How long a tiering service may be silent before its table is handed to another.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2m")]
     pub(super) lease: Duration,
@@ -226,7 +229,9 @@ fn take_settings(arguments: impl IntoIterator<Item = OsString>) -> (Vec<OsString
 /// Name and value behind `=` of an argument that sets a key.
 fn setting(argument: &str) -> Option<(String, Option<String>)> {
     // Flink takes one dash as well.
-    let pasted = |flag: &&str| ["fluss.", "datalake.", "lake.tiering."].iter().any(|prefix| flag.starts_with(prefix));
+    let pasted = |flag: &&str| {
+        ["fluss.", "datalake.", "lake.tiering.", "s3.", "s3a.", "fs.s3a."].iter().any(|prefix| flag.starts_with(prefix))
+    };
     let flag = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-').filter(pasted))?;
     let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value.to_owned())));
     let is_key = name.contains('.') && name.chars().all(|next| next.is_ascii_alphanumeric() || "._-".contains(next));

@@ -61,7 +61,9 @@ fn start(args: &Args) -> Result<(tokio::runtime::Runtime, Settings, Runtime), En
     let memory = settings.memory_limit.unwrap_or_else(memory_default);
     let threads = settings.encoder_threads.unwrap_or_else(threads_default);
     // A quarter is set aside for what encoders, uploads and manifest scans take; the rest is for rows in flight.
-    Ok((tokio, settings, Runtime::system(threads, memory - memory / 4)?))
+    let runtime = Runtime::system(threads, memory - memory / 4)?;
+    let stores = runtime.stores.clone().with_options(settings.stores.0.clone());
+    Ok((tokio, settings, Runtime { stores, ..runtime }))
 }
 
 /// Runs the command until it ends or a signal comes: the first asks it to hand back and end, a second ends it at once.

@@ -19,7 +19,7 @@ pub(super) async fn run(args: &Args, settings: &Settings, runtime: Runtime, outp
             .map_err(|source| Error::invalid(format!("read users `{}`", path.display())).with_source(source))?;
         options.users = users(&text).map_err(|error| error.context(format!("read users `{}`", path.display())))?;
     }
-    options.warehouse = args.warehouse.as_ref().map(|path| path.display().to_string());
+    options.warehouse.clone_from(&args.warehouse);
     options.lease = args.lease;
     options.routing = settings.routing;
     let shutdown = runtime.shutdown.clone();

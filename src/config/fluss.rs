@@ -38,6 +38,8 @@ enum Meaning {
     Nothing(&'static str),
     /// Not doable.
     Refused(&'static str),
+    /// An option of object stores under its own name.
+    Store,
 }
 
 const READS: &str = "reading has its own bounds, `[read]` and `memory.limit`";
@@ -73,7 +75,7 @@ const KEYS: &[(&str, Meaning)] = &[
     ("fluss.client.scanner.remote-log.prefetch-num", Meaning::Nothing(REMOTE)),
     ("fluss.client.remote-file.download-thread-num", Meaning::Nothing(REMOTE)),
     ("fluss.client.scanner.kv.*", Meaning::Nothing(STATES)),
-    ("fluss.client.filesystem.*", Meaning::Nothing("no token of the cluster is used for the lake")),
+    ("fluss.client.filesystem.*", Meaning::Nothing("tokens of the cluster are renewed at 75 % of their life")),
     ("fluss.client.writer.*", Meaning::Nothing(WRITES)),
     ("fluss.client.lookup.*", Meaning::Nothing(WRITES)),
     ("fluss.client.metrics.*", Meaning::Nothing("metrics are Lakeward's own")),
@@ -90,6 +92,18 @@ const KEYS: &[(&str, Meaning)] = &[
         "lake.tiering.auto-expire-snapshot",
         Meaning::Only("false", "Lakeward does not expire snapshots; let Paimon's `expire_snapshots` do it"),
     ),
+    ("s3.access-key", Meaning::Is("s3.access_key_id")),
+    ("s3.access.key", Meaning::Is("s3.access_key_id")),
+    ("s3.secret-key", Meaning::Is("s3.secret_access_key")),
+    ("s3.secret.key", Meaning::Is("s3.secret_access_key")),
+    ("s3.session-token", Meaning::Is("s3.session_token")),
+    ("s3.endpoint.region", Meaning::Is("s3.region")),
+    ("s3.path.style.access", Meaning::Store),
+    ("s3.path-style-access", Meaning::Store),
+    ("s3.connection.ssl.enabled", Meaning::Store),
+    ("s3.aws.credentials.provider", Meaning::Store),
+    ("s3a.*", Meaning::Store),
+    ("fs.s3a.*", Meaning::Store),
     ("lake.tiering.io.tmp.dirs", Meaning::Nothing("nothing is spilled to the local disk")),
 ];
 
@@ -97,7 +111,8 @@ const LAKE_PREFIX: &str = "datalake.paimon.";
 
 /// Looks a key up among those of Fluss.
 pub(super) fn translate(key: &str, raw: Raw) -> Translated {
-    if !["fluss.", "datalake.", "lake.tiering."].iter().any(|prefix| key.starts_with(prefix)) {
+    let pasted = ["fluss.", "datalake.", "lake.tiering.", "fs.", "s3a."].iter().any(|prefix| key.starts_with(prefix));
+    if !pasted && !KEYS.iter().any(|(name, _)| name.starts_with("s3.") && *name == key) {
         return Translated::Ours(raw);
     }
     let found = KEYS.iter().find(|(name, _)| match name.strip_suffix('*') {
@@ -124,6 +139,7 @@ pub(super) fn translate(key: &str, raw: Raw) -> Translated {
         Some(Meaning::Only(value, _)) if value.eq_ignore_ascii_case(text.trim()) => Translated::Fine,
         Some(Meaning::Only(value, why)) => Translated::Fault(format!("can only be `{value}` here: {why}")),
         Some(Meaning::Nothing(why)) => Translated::Notice(format!("has no meaning here: {why}")),
+        Some(Meaning::Store) => Translated::Lake(key.to_owned(), Secret::new(text)),
         Some(Meaning::Refused(why)) => Translated::Fault(format!("is not supported: {why}")),
         None => match key.strip_prefix(LAKE_PREFIX) {
             Some(option) => Translated::Lake(option.to_owned(), Secret::new(text)),

@@ -31,7 +31,7 @@ const LEVELS: [(&str, Option<LogLevel>); 6] = [
 impl Settings {
     /// Every key. Taken apart without `..`, so that no option is forgotten.
     pub(super) fn keys(&mut self) -> BTreeMap<&'static str, Setter<'_>> {
-        // `lake` has Fluss's keys only; the file and the notices are no settings.
+        // `lake` has Fluss's keys only; `stores` follows from `s3` and them; the file and the notices are no settings.
         let Self {
             file: _,
             cluster,
@@ -43,6 +43,8 @@ impl Settings {
             backfill,
             round,
             routing,
+            s3,
+            stores: _,
             lake: _,
             notices: _,
         } = self;
@@ -60,7 +62,7 @@ impl Settings {
         let WriteOptions { row_group_bytes, row_group_rows, part_bytes } = write;
         let node::RoutingOptions { accept_absent_count } = routing;
         let commit::Options { tries_max, pause_first, pause_max, unknown_pause, round_age_max, off: _ } = commit;
-        BTreeMap::from([
+        let mut keys = BTreeMap::from([
             ("cluster.servers", list(servers, server)),
             ("cluster.connect_timeout", time(connect_timeout, SECOND..=10 * 60 * SECOND)),
             ("cluster.request_timeout", time(request_timeout, SECOND..=10 * 60 * SECOND)),
@@ -103,7 +105,9 @@ impl Settings {
             ("commit.pause_max", time(pause_max, 1..=600 * SECOND)),
             ("commit.unknown_pause", time(unknown_pause, 0..=600 * SECOND)),
             ("commit.round_age_max", time(round_age_max, 60 * SECOND..=168 * HOUR)),
-        ])
+        ]);
+        keys.extend(s3.keys());
+        keys
     }
 
     /// The key of a variable of the environment; else what is wrong with its name.

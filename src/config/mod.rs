@@ -7,16 +7,19 @@
 mod fluss;
 mod given;
 mod keys;
+mod s3;
 mod secret;
 mod security;
 mod units;
 mod values;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use given::{Sources, Typed, variable};
+pub use s3::S3;
 pub use secret::Secret;
 pub use security::{Protocol, Security};
 pub use units::duration;
@@ -26,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::fluss::cluster::ClusterOptions;
 use crate::fluss::connection::ConnectionOptions;
 use crate::telemetry::{LogFormat, LogLevel};
-use crate::{daemon, node, round};
+use crate::{daemon, node, round, storage};
 
 /// What commands work by.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -51,6 +54,10 @@ pub struct Settings {
     pub round: round::Options,
     /// What `lakeward node` asks of its clients.
     pub routing: node::RoutingOptions,
+    /// How object stores are reached.
+    pub s3: S3,
+    /// The same, as options of `storage`: `s3` as it was given, and what was given in Fluss's, Paimon's and Hadoop's words.
+    pub stores: Stores,
     /// Options of the lake catalog in Fluss's words (`datalake.paimon.…`, without that prefix). The lake is where the cluster says; these
     /// have to agree with it.
     pub lake: BTreeMap<String, Secret>,
@@ -92,6 +99,16 @@ impl ClusterSettings {
     }
 }
 
+/// Options for object stores; values may be secrets.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Stores(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
 /// The keys `log.*`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log {
@@ -115,6 +132,23 @@ impl Settings {
         })
     }
 
+    /// Puts together what is said of object stores. `datalake.paimon.s3.…` and `fs.s3a.…` say how they are reached, not where the lake is.
+    fn settle_stores(&mut self, winners: &keys::Winners, faults: &mut Vec<String>) {
+        self.stores.0 = self.s3.options(winners);
+        let (stores, lake) = std::mem::take(&mut self.lake).into_iter().partition(|(key, _)| storage::is_option(key));
+        self.lake = lake;
+        let stores: BTreeMap<String, Secret> = stores;
+        for (key, value) in stores {
+            // Under Hadoop's prefix, so that it does not replace what stands under ours: `storage` tells a contradiction.
+            let key = key.strip_prefix("s3.").map_or_else(|| key.clone(), |rest| format!("fs.s3a.{rest}"));
+            self.stores.0.insert(key, value.expose().to_owned());
+        }
+        if let Err(error) = storage::check(&self.stores.0) {
+            let place = winners.iter().find(|(key, _)| key.starts_with("s3.")).map(|(_, origin)| format!("{origin}: "));
+            faults.push(format!("{}{}", place.unwrap_or_default(), error.chain()));
+        }
+    }
+
     /// All faults, in the order of their places.
     fn checked(sources: &Sources) -> Result<Self, Vec<String>> {
         let (given, mut faults) = given::gather(sources, Self::key_of);
@@ -122,6 +156,7 @@ impl Settings {
         let mut filled = keys::fill(given, settings.keys());
         faults.append(&mut filled.faults);
         settings.lake = filled.lake;
+        settings.settle_stores(&filled.winners, &mut faults);
         settings.notices = filled.notices;
         settings.cluster.security.settle(&filled.winners, &mut faults, &mut settings.notices);
         let (commit, read) = (&settings.round.commit, &settings.round.read);

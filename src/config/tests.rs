@@ -58,7 +58,9 @@ fn keys_of(text: &str) -> BTreeSet<String> {
 
 /// The shipped file with the options that have no default, which stand there as comments.
 fn whole() -> String {
-    let keys: Vec<&str> = vec!["servers", "sasl.username", "sasl.password", "sasl.password_file"];
+    let mut keys: Vec<&str> = vec!["servers", "sasl.username", "sasl.password", "sasl.password_file"];
+    keys.extend(s3::WORDS.map(|key| key.strip_prefix("s3.").unwrap()));
+    keys.extend(["secret_access_key", "session_token"]);
     let line = |line: &str| {
         let commented = keys.iter().any(|key| line.starts_with(&format!("# {key} = ")));
         if commented { line.trim_start_matches("# ").to_owned() } else { line.to_owned() }
@@ -71,7 +73,7 @@ fn the_shipped_file_names_every_option_at_its_default() {
     assert_eq!(load(TIERING, &[], &[]).unwrap(), Settings::default());
     let known: BTreeSet<String> = Settings::default().keys().keys().map(ToString::to_string).collect();
     assert_eq!(keys_of(&whole()), known);
-    assert_eq!(known.len() - keys_of(TIERING).len(), 4, "without default");
+    assert_eq!(known.len() - keys_of(TIERING).len(), 4 + 13, "without default");
 }
 
 #[test]
@@ -423,5 +425,40 @@ proptest! {
         let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
         let typed: Vec<Typed> = keys.iter().map(|key| Typed::pair(&format!("{key}={value}"))).collect();
         drop(load(&text, &variables, &typed));
+    }
+}
+
+#[test]
+fn stores_are_reached_as_we_and_paimon_and_hadoop_spell_it_and_no_secret_shows() {
+    let ours = "[s3]\nendpoint = 'http://minio:9000'\naccess_key_id = 'me'\nsecret_access_key = 'c4nary'\nparts_max = 2\n";
+    let found = load(ours, &[("LAKEWARD_S3_REGION", "eu-x")], &[]).unwrap();
+    let expected = [
+        ("s3.access_key_id", "me"),
+        ("s3.endpoint", "http://minio:9000"),
+        ("s3.parts_max", "2"),
+        ("s3.region", "eu-x"),
+        ("s3.secret_access_key", "c4nary"),
+    ];
+    assert_eq!(found.stores.0, expected.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    assert!(!format!("{found:?}").contains("c4nary"), "{found:?}");
+    let typed = [
+        Typed::new("--datalake.paimon.s3.endpoint", "datalake.paimon.s3.endpoint", "http://minio:9000"),
+        Typed::new("--s3.access-key", "s3.access-key", "me"),
+        Typed::new("--fs.s3a.secret.key", "fs.s3a.secret.key", "c4nary"),
+        Typed::new("--s3.path.style.access", "s3.path.style.access", "true"),
+    ];
+    let found = load("", &[], &typed).unwrap();
+    assert_eq!(found.lake, BTreeMap::new());
+    let keys: Vec<&str> = found.stores.0.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["fs.s3a.endpoint", "fs.s3a.path.style.access", "fs.s3a.secret.key", "s3.access_key_id"]);
+    for (text, typed, words) in [
+        (ours, Typed::new("--x", "fs.s3a.endpoint", "http://other"), "`fs.s3a.endpoint` and `s3.endpoint` contradict"),
+        (ours, Typed::new("--x", "fs.s3a.secret.key", "c4nary2"), "contradict"),
+        (ours, Typed::new("--x", "fs.s3a.shoe.size", "44"), "`fs.s3a.shoe.size`"),
+        ("[s3]\nstyle = 'odd'", Typed::new("--x", "s3.region", "r"), "`path`"),
+        ("[s3]\naccess_key_id = 'me'", Typed::new("--x", "s3.region", "r"), "only one is given"),
+    ] {
+        let found = faults(text, &[], &[typed]).join("\n");
+        assert!(found.contains(words) && !found.contains("c4nary"), "{found}");
     }
 }

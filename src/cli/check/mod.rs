@@ -19,10 +19,10 @@ use crate::fluss::cluster::Cluster;
 use crate::fluss::connection::{Connection, ConnectionOptions, ServerType};
 use crate::fluss::proto::{DescribeClusterConfigsRequest, MetadataRequest, MetadataResponse};
 use crate::model::TableInfo;
-use crate::plan::check_table;
+use crate::plan::{LakePlace, check_table};
 use crate::round::{RoundContext, open_lake};
 use crate::runtime::{Runtime, memory_default, threads_default};
-use crate::storage;
+use crate::storage::{self, Remote, StoreOptions};
 use report::Report;
 
 /// Servers and tables that are looked at at once.
@@ -47,9 +47,9 @@ pub(super) async fn run(args: &Check, settings: Settings, runtime: Runtime, outp
     let mut report = Report::new(output, args.json);
     configuration(&settings, &mut report)?;
     if let Some(cluster) = cluster(&settings, &runtime, &mut report).await? {
-        let (_, rounds) = connect::rounds(&cluster, &settings, &runtime);
+        let (source, rounds) = connect::rounds(&cluster, &settings, &runtime);
         let tables = tables(&cluster, &settings, &rounds, &mut report).await?;
-        remote(&cluster, &tables, &mut report).await?;
+        remote(&cluster, source.remote(), &tables, &mut report).await?;
     }
     report.end()
 }
@@ -223,7 +223,7 @@ async fn tables(
         if let Ok(place) = check_table(info)
             && warehouses.insert(place.warehouse.clone())
         {
-            warehouse(&place.warehouse, report)?;
+            warehouse(&place, &rounds.runtime, report).await?;
         }
     }
     for error in connect::disagreements(settings, &wanted) {
@@ -247,8 +247,10 @@ async fn tables(
     Ok(wanted)
 }
 
-fn warehouse(url: &str, report: &mut Report<'_>) -> Result<(), End> {
-    match storage::readable(url) {
+async fn warehouse(place: &LakePlace, runtime: &Runtime, report: &mut Report<'_>) -> Result<(), End> {
+    let url = place.warehouse.as_str();
+    let options = StoreOptions { options: place.options.clone(), own: runtime.stores.options(), ..StoreOptions::default() };
+    match storage::readable(url, &options).await {
         Ok(true) => report.ok("warehouse", url, "is there"),
         Ok(false) => report.fault(
             "warehouse",
@@ -313,7 +315,7 @@ fn pins_expire(expiration: Duration) -> (String, Option<&'static str>) {
 }
 
 /// Whether log segments that have left the servers can be read here.
-async fn remote(cluster: &Cluster, tables: &[TableInfo], report: &mut Report<'_>) -> Result<(), End> {
+async fn remote(cluster: &Cluster, storage: &Remote, tables: &[TableInfo], report: &mut Report<'_>) -> Result<(), End> {
     let mut folders: BTreeSet<String> = tables.iter().filter_map(|table| table.remote_data_dir.clone()).collect();
     let told = cluster.any(&DescribeClusterConfigsRequest::default()).await;
     if let Ok(told) = &told {
@@ -336,7 +338,7 @@ async fn remote(cluster: &Cluster, tables: &[TableInfo], report: &mut Report<'_>
         };
     }
     for folder in folders {
-        match storage::readable(&folder) {
+        match storage.readable(&folder).await {
             Ok(true) => report.ok("remote", &folder, "log segments that have left the servers can be read")?,
             // Nothing may have left the servers yet.
             Ok(false) => report.warn(

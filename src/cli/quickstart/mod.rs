@@ -71,7 +71,7 @@ struct ReadWith {
 pub(super) async fn run(args: &args::Quickstart, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     let home = Home::make(args.dir.as_deref(), &runtime)?;
     let mut options = NodeOptions::new(home.path.join("node"));
-    options.warehouse = Some(home.path.join("lake").display().to_string());
+    options.warehouse = Some(args.warehouse.clone().unwrap_or_else(|| home.path.join("lake").display().to_string()));
     let node = Node::start(options, runtime.clone()).await?;
     let told = story(args, &home, &node, &runtime, output).await;
     node.stop().await;
@@ -109,13 +109,13 @@ async fn story(args: &args::Quickstart, home: &Home, node: &Node, runtime: &Runt
     let report = Report {
         node: node.address().to_string(),
         warehouse: node.warehouse().to_owned(),
-        kept: args.dir.is_some(),
+        kept: args.dir.is_some() || args.warehouse.is_some(),
         rounds: vec![first, second],
         partitions,
         rows_written: orders.written(),
         rows_read: read,
         serve_with: args.dir.as_ref().map(|_| serve_with(home, node)),
-        read_with: read_with(node.warehouse(), &path),
+        read_with: read_with(node.warehouse(), &path, &runtime.stores.options()),
         table: path,
     };
     if args.json { output.json(&report) } else { print(&report, output) }
@@ -209,17 +209,31 @@ fn serve_with(home: &Home, node: &Node) -> String {
     format!("lakeward node --dir '{}' --warehouse '{}' --listen 127.0.0.1:9123", folder.display(), node.warehouse())
 }
 
-fn read_with(warehouse: &str, table: &TablePath) -> ReadWith {
+fn read_with(warehouse: &str, table: &TablePath, stores: &BTreeMap<String, String>) -> ReadWith {
+    let remote = warehouse.starts_with("s3");
+    // Where the store is can be shown, its keys can't.
+    let of = |key: &str| stores.get(key).map(|value| format!("'{value}'")).filter(|_| remote);
+    let python: String = [("fs.s3.endpoint", of("s3.endpoint")), ("fs.s3.region", of("s3.region"))]
+        .into_iter()
+        .filter_map(|(key, value)| Some(format!(", '{key}': {}", value?)))
+        .chain(remote.then(|| ", 'fs.s3.accessKeyId': '…', 'fs.s3.accessKeySecret': '…'".to_owned()))
+        .collect();
+    let sql: String = [("s3.endpoint", of("s3.endpoint")), ("s3.endpoint.region", of("s3.region"))]
+        .into_iter()
+        .filter_map(|(key, value)| Some(format!(", '{key}' = {}", value?)))
+        .chain(remote.then(|| ", 's3.path.style.access' = 'true', 's3.access-key' = '…', 's3.secret-key' = '…'".to_owned()))
+        .collect();
+    let scheme = if remote { "" } else { "file://" };
     ReadWith {
         pypaimon: [
             "from pypaimon import CatalogFactory".to_owned(),
-            format!("table = CatalogFactory.create({{'warehouse': '{warehouse}'}}).get_table('{table}')"),
+            format!("table = CatalogFactory.create({{'warehouse': '{warehouse}'{python}}}).get_table('{table}')"),
             "builder = table.new_read_builder()".to_owned(),
             "print(builder.new_read().to_arrow(builder.new_scan().plan().splits()).to_pandas())".to_owned(),
         ]
         .join("\n"),
         flink_sql: [
-            format!("CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = 'file://{warehouse}');"),
+            format!("CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{scheme}{warehouse}'{sql});"),
             format!("SELECT `day`, COUNT(*), SUM(amount) FROM lake.{}.{} GROUP BY `day`;", table.database, table.table),
         ]
         .join("\n"),
