@@ -9,12 +9,12 @@ from world import Failed, Refused, check
 
 
 class Java:
-    def __init__(self, world, folder, old=False):
+    def __init__(self, world, folder, old=False, store=None):
         self.name = "Java Paimon 1.3.1" if old else "Java Paimon"
-        self.lines, self.folder = world.paimon(old), str(folder)
+        self.lines, self.folder, self.store = world.paimon(old), str(folder), {"store": store} if store else {}
 
     def ask(self, cmd, **request):
-        return self.lines.ask(cmd, table=self.folder, **request)
+        return self.lines.ask(cmd, table=self.folder, **self.store, **request)
 
     def schema(self):
         return self.ask("schema")

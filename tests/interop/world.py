@@ -245,7 +245,7 @@ class World:
 
     def paimon(self, old=False):
         """Java Paimon 1.4.2, or 1.3.1 as the 0.9.1 servers and the Flink job have it."""
-        name, folders = ("paimon-old", ["plugins/paimon", "slf4j", "log", "json"]) if old else ("paimon", ["paimon", "slf4j", "json"])
+        name, folders = ("paimon-old", ["plugins/paimon", "slf4j", "log", "json"]) if old else ("paimon", ["paimon", "s3", "slf4j", "json"])
         return self.shared(name, lambda: self.java(name, "512m", folders, "PaimonReader"))
 
     def cluster(self):

@@ -21,6 +21,8 @@ mod model;
 #[cfg(test)]
 mod rounds;
 #[cfg(test)]
+mod s3;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tidy;

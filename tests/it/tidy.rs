@@ -40,6 +40,8 @@ const MAY_IMPORT_ANY: &[&str] = &["config", "cli"];
 /// Where the types of other projects stop.
 const STOPS_AT: &[(&str, &[&str])] = &[
     ("object_store", &["storage"]),
+    ("reqwest", &["storage"]),
+    ("rustls", &["storage"]),
     ("prost", &["fluss"]),
     ("arrow_ipc", &["fluss"]),
     ("parquet", &["write", "lake", "client"]),

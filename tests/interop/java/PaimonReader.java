@@ -4,9 +4,11 @@ import java.time.LocalDateTime;
 import java.util.*;
 import org.apache.paimon.Snapshot;
 import org.apache.paimon.append.AppendCompactTask;
+import org.apache.paimon.catalog.CatalogContext;
 import org.apache.paimon.data.*;
 import org.apache.paimon.data.serializer.InternalRowSerializer;
 import org.apache.paimon.disk.IOManager;
+import org.apache.paimon.fs.FileIO;
 import org.apache.paimon.fs.Path;
 import org.apache.paimon.fs.local.LocalFileIO;
 import org.apache.paimon.io.DataFileMeta;
@@ -14,6 +16,7 @@ import org.apache.paimon.manifest.ManifestEntry;
 import org.apache.paimon.operation.BaseAppendFileStoreWrite;
 import org.apache.paimon.operation.LocalOrphanFilesClean;
 import org.apache.paimon.options.ExpireConfig;
+import org.apache.paimon.options.Options;
 import org.apache.paimon.predicate.Predicate;
 import org.apache.paimon.predicate.PredicateBuilder;
 import org.apache.paimon.reader.RecordReaderIterator;
@@ -29,7 +32,7 @@ import org.apache.paimon.table.source.Split;
 import org.apache.paimon.types.*;
 import org.apache.paimon.utils.InternalRowPartitionComputer;
 
-/** Java Paimon as a server of JSON lines. Each request names {@code cmd} and {@code table}, a local table folder, which is opened afresh, with dynamic {@code options}. */
+/** Java Paimon as a server of JSON lines. Each request names {@code cmd} and {@code table}, a table folder, local or, with {@code store} (how it is reached), on S3; it is opened afresh, with dynamic {@code options}. */
 public final class PaimonReader {
     public static void main(String[] args) throws Exception {
         org.apache.log4j.Logger.getRootLogger().setLevel(org.apache.log4j.Level.OFF);
@@ -39,7 +42,7 @@ public final class PaimonReader {
     private static Object answer(JsonObject q) throws Exception {
         Path path = new Path(q.get("table").getAsString());
         if (q.get("cmd").getAsString().equals("create")) return create(path, q);
-        FileStoreTable table = FileStoreTableFactory.create(LocalFileIO.create(), path);
+        FileStoreTable table = FileStoreTableFactory.create(q.has("store") ? FileIO.get(path, CatalogContext.create(Options.fromMap(Lines.pairs(q, "store")))) : LocalFileIO.create(), path);
         if (q.has("options")) table = table.copy(Lines.pairs(q, "options"));
         switch (q.get("cmd").getAsString()) {
             case "schema": return map("columns", columns(table.rowType()), "options", table.schema().options(), "partitions", table.partitionKeys(), "schema-id", table.schema().id());

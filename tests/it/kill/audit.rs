@@ -135,7 +135,10 @@ impl Known {
         assert_eq!((entry.table, entry.snapshot), (info.id, SnapshotId(newest.id)), "{table}: Fluss knows the newest");
         assert_eq!(offsets, ends(&context, table).await, "{table}: everything is in the lake");
         let place = &newest.properties["fluss-offsets"];
-        let bytes = storage::read(place).await.unwrap().unwrap_or_else(|| panic!("{table}: `{place}` is gone"));
+        let bytes = storage::read(place, &storage::StoreOptions::default())
+            .await
+            .unwrap()
+            .unwrap_or_else(|| panic!("{table}: `{place}` is gone"));
         let file = OffsetsFile::from_json(std::str::from_utf8(&bytes).unwrap()).unwrap();
         assert_eq!(file, OffsetsFile { table: info.id, offsets }, "{table}: the offsets file says the same");
         // The reader of the product sees the same rows.
@@ -155,9 +158,20 @@ impl Known {
                 unknown.insert(named(lake, snapshot).await);
             }
         }
-        let folder = lake.store().local_root().unwrap().join(lake.root());
-        let mut there = BTreeSet::new();
-        files_below(&folder, &folder, &mut there);
+        let folder = Path::new(lake.root());
+        let there = match lake.store().local_root() {
+            // Temporaries as well, which are no objects.
+            Some(root) => {
+                let (root, mut there) = (root.join(folder), BTreeSet::new());
+                files_below(&root, &root, &mut there);
+                there
+            }
+            None => {
+                let start = format!("{}/", lake.root());
+                let listed = lake.store().list(lake.root()).await.unwrap();
+                listed.into_iter().map(|listed| listed.path.strip_prefix(&start).unwrap().to_owned()).collect()
+            }
+        };
         let named: BTreeSet<String> = self.named.values().flatten().cloned().collect();
         let missing: Vec<_> = named.difference(&there).collect();
         assert!(missing.is_empty(), "{}: snapshots name what is not there: {missing:?}", folder.display());

@@ -2,10 +2,11 @@
 
 use futures::FutureExt;
 
-use super::world::{Death, World, blobs, blobs_table, done, events, load, orders, with_tables};
+use super::world::{Death, World, blobs, blobs_table, done, events, load, orders, with_tables, with_tables_on};
 use super::*;
 use crate::rounds::binary::Running;
 use crate::rounds::until;
+use crate::s3::server::Server;
 
 /// Cases that a world sees before a fresh one takes over, so that histories stay short enough to be read again and again.
 const CASES_PER_WORLD: usize = 20;
@@ -47,10 +48,15 @@ fn add(orphans: &mut Orphans, more: Orphans) {
 
 /// All cases, over some worlds side by side.
 fn run(cases: &Cases) -> (Kills, Orphans) {
+    run_on(cases, || None)
+}
+
+/// As [`run`], with lakes where `bucket` says.
+fn run_on(cases: &Cases, bucket: impl Fn() -> Option<Server> + Sync) -> (Kills, Orphans) {
     let work = || async {
         let (mut kills, mut orphans) = (Kills::default(), Orphans::new());
         while let Some(first) = cases.take() {
-            let mut world = with_tables().await;
+            let mut world = with_tables_on(bucket()).await;
             let mut next = Some(first);
             for _ in 0..CASES_PER_WORLD {
                 let Some(one) = next.take().or_else(|| cases.take()) else { break };
@@ -211,6 +217,44 @@ fn kill_matrix_of_services() {
     kills.assert_reached(&[of_rounds(), of_recovery()].concat());
     for kind in ["probe", "pin", "data file", "manifest", "manifest list", "snapshot", "hint"] {
         for point in ["store.before_write", "store.staged", "store.shown", "store.after_write"] {
+            assert!(kills.0[point].contains_key(kind), "nobody died at {point} of a {kind}");
+        }
+    }
+}
+
+/// Points that a round on a bucket passes: nothing is staged there.
+fn on_s3() -> Vec<&'static str> {
+    of_rounds().into_iter().filter(|point| !["store.staged", "store.shown"].contains(point)).collect()
+}
+
+#[test]
+fn on_s3_a_service_that_is_killed_loses_and_doubles_nothing() {
+    let mut cases = Cases::default();
+    cases.once(&["store.after_write=kill@6", "store.before_write=kill@9"]);
+    cases.once(&["commit.after_publish=kill", "recover.after_record=kill"]);
+    cases.once(&["backfill commit.before_publish=kill", "commit.after_prepare=kill"]);
+    let (kills, _) = run_on(&cases, || Some(Server::start()));
+    kills.assert_reached(&["store.after_write", "store.before_write", "commit.after_publish", "recover.after_record"]);
+}
+
+#[test]
+#[ignore = "minutes: `cargo test --test it -- --ignored kill_matrix --nocapture`"]
+fn kill_matrix_of_services_on_s3() {
+    let mut cases = Cases::default();
+    for point in on_s3() {
+        let fail = format!("{point}=kill@HIT");
+        cases.series(&[&fail, &fail], 60);
+        cases.series(&["commit.after_publish=kill", &fail], 60);
+    }
+    for point in of_recovery() {
+        cases.series(&["commit.after_publish=kill", &format!("{point}=kill@HIT")], 60);
+    }
+    let (kills, orphans) = run_on(&cases, || Some(Server::start()));
+    kills.print("service on S3");
+    tell(&orphans);
+    kills.assert_reached(&[on_s3(), of_recovery()].concat());
+    for kind in ["probe", "pin", "data file", "manifest", "manifest list", "snapshot", "hint"] {
+        for point in ["store.before_write", "store.after_write"] {
             assert!(kills.0[point].contains_key(kind), "nobody died at {point} of a {kind}");
         }
     }

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use super::audit::Auditor;
 use crate::rounds::binary::{Ended, Running, run};
 use crate::rounds::{descriptor, field, rows, until};
+use crate::s3::server::Server;
 
 /// A service that is silent for so long loses its table.
 const LEASE: &str = "1s";
@@ -68,6 +69,8 @@ pub(super) enum Ending<T> {
 /// One node process and all around it.
 pub(super) struct World {
     pub(super) dir: TempDir,
+    /// Where the lake is, if not in the node's folder.
+    bucket: Option<Server>,
     pub(super) runtime: Runtime,
     node: Option<Running>,
     log: PathBuf,
@@ -96,13 +99,21 @@ pub(super) fn death(log: &str) -> Option<Death> {
 impl World {
     /// Nothing runs yet.
     pub(super) fn new() -> Self {
+        Self::on(None)
+    }
+
+    /// As [`World::new`], with the lake in a bucket of this server.
+    pub(super) fn on(bucket: Option<Server>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         // Settings of this environment must not reach the test.
         let runtime = Runtime { fail: FailPoints::default(), ..Runtime::system(1, 64 << 20).unwrap() };
+        let options = bucket.as_ref().map(Server::options).unwrap_or_default();
+        let runtime = Runtime { stores: runtime.stores.clone().with_options(options), ..runtime };
         let log = dir.path().join("node.log");
         let address = "127.0.0.1:0".to_owned();
         Self {
             dir,
+            bucket,
             runtime,
             node: None,
             log,
@@ -118,6 +129,11 @@ impl World {
     pub(super) async fn start(&mut self, fail: Option<&str>) -> Option<Death> {
         let folder = self.dir.path().join("node").display().to_string();
         let args = ["node", "--dir", &folder, "--listen", &self.address, "--lease", LEASE];
+        let (flags, mut args) = (self.flags(), args.to_vec());
+        if self.bucket.is_some() {
+            args.extend(["--warehouse", "s3://lake/w"]);
+        }
+        args.extend(flags.iter().map(String::as_str));
         let mut node = Running::failing_into(&args, fail, &self.log);
         let line = node.line();
         self.node = Some(node);
@@ -132,6 +148,12 @@ impl World {
             }
             Ending::Died => Some(self.buried().await),
         }
+    }
+
+    /// How a process reaches the bucket.
+    fn flags(&self) -> Vec<String> {
+        let options = self.bucket.as_ref().map(Server::options).unwrap_or_default();
+        options.into_iter().map(|(key, value)| format!("--{key}={value}")).collect()
     }
 
     /// The node is dying: how.
@@ -235,7 +257,9 @@ impl World {
 
     /// The service works until the queue is empty, or dies at `fail`.
     pub(super) async fn serve(&self, fail: Option<&str>, wait: &str, more: &[&str]) -> (Ended, Option<Death>) {
-        let args = [&["run", "--server", &self.address, "--once", "--wait", wait, "--json"], more].concat();
+        let flags = self.flags();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let args = [&["run", "--server", &self.address, "--once", "--wait", wait, "--json"], more, &flags].concat();
         Self::ended(run(&args, fail.map(str::to_owned)).await)
     }
 
@@ -246,7 +270,9 @@ impl World {
 
     /// Any command that is to die at `fail`.
     pub(super) async fn command(&self, args: &[&str], fail: &str) -> (Ended, Option<Death>) {
-        Self::ended(run(args, Some(fail.to_owned())).await)
+        let flags = self.flags();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        Self::ended(run(&[args, &flags].concat(), Some(fail.to_owned())).await)
     }
 
     fn ended(ended: Ended) -> (Ended, Option<Death>) {
@@ -332,7 +358,12 @@ pub(super) fn done<T>(ending: Ending<T>) -> T {
 
 /// The tables that each service case works on: `orders` with partitions of 2 and 4 buckets, `events` with 3 buckets.
 pub(super) async fn with_tables() -> World {
-    let mut world = World::new();
+    with_tables_on(None).await
+}
+
+/// As [`with_tables`], with the lake in a bucket of this server.
+pub(super) async fn with_tables_on(bucket: Option<Server>) -> World {
+    let mut world = World::on(bucket);
     assert_eq!(world.start(None).await, None);
     let admin = world.admin();
     let all = async {

@@ -1,0 +1,167 @@
+//! Credentials that end: handed out by STS, instance metadata, a container's endpoint, a file, the cluster; a server that turns old ones away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lakeward::error::{Kind, Result};
+use lakeward::runtime::Clock;
+use lakeward::storage::{Remote, Store, StoreOptions, Token, Tokens, open};
+
+use super::server::Server;
+
+fn options(server: &Server, more: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let mut options = BTreeMap::from([("s3.endpoint".to_owned(), server.endpoint())]);
+    options.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+    options
+}
+
+fn store(server: &Server, more: &[(&str, &str)]) -> Store {
+    open("s3://lake/w", &StoreOptions { options: options(server, more), ..StoreOptions::default() }).unwrap()
+}
+
+/// Writes and reads for so long; all has to go well.
+async fn used_for(store: &Store, time: Duration) -> u64 {
+    let (clock, mut calls) = (Clock::system(), 0);
+    let start = clock.moment();
+    while clock.moment().saturating_duration_since(start) < time {
+        store.put("a", "x".into()).await.unwrap();
+        assert_eq!(store.get("a").await.unwrap().unwrap(), "x");
+        assert_eq!(store.size("b").await.unwrap(), None);
+        calls += 3;
+        clock.sleep(Duration::from_millis(20)).await;
+    }
+    calls
+}
+
+/// `cargo test --test it s3::credentials -- --ignored` runs it with a minute each, for ten minutes.
+async fn last(life: Duration, time: Duration) {
+    let server = Server::start();
+    server.hand_out(life);
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "hush-web\n").unwrap();
+    let (token, endpoint) = (token.to_str().unwrap(), server.endpoint());
+    let web = [
+        ("s3.credentials", "web_identity"),
+        ("s3.web_identity_token_file", token),
+        ("s3.role_arn", "arn:aws:iam::1:role/lakeward"),
+        ("s3.sts_endpoint", &endpoint),
+    ];
+    let instance = [("s3.credentials", "instance"), ("s3.instance_endpoint", endpoint.as_str())];
+    let stores = [store(&server, &web), store(&server, &instance)];
+    let calls = futures::future::join_all(stores.iter().map(|store| used_for(store, time))).await;
+    assert!(calls.iter().all(|calls| *calls > 30), "{calls:?}");
+    let most = 2 + 2 * (time.as_millis() / (life * 3 / 4 - Duration::from_millis(200)).as_millis());
+    assert_eq!(server.refused(), 0, "none was used past its end");
+    assert!(u128::from(server.handed_out()) <= most && server.handed_out() > 3, "{} of {most}", server.handed_out());
+}
+
+#[tokio::test]
+async fn short_lived_credentials_are_renewed_before_they_end() {
+    last(Duration::from_secs(4), Duration::from_secs(7)).await;
+}
+
+#[tokio::test]
+#[ignore = "ten minutes: cargo test --test it s3::credentials -- --ignored"]
+async fn with_credentials_of_a_minute_ten_minutes_pass_without_a_request_turned_away() {
+    last(Duration::from_secs(60), Duration::from_secs(600)).await;
+}
+
+#[tokio::test]
+async fn credentials_that_the_store_turns_away_are_asked_for_again() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("credentials");
+    let write =
+        |key: &str| std::fs::write(&file, format!("[lake]\naws_access_key_id={key}\naws_secret_access_key=hush\n")).unwrap();
+    write("OLD");
+    server.let_in("OLD", Duration::from_secs(600));
+    let store = store(&server, &[("s3.credentials_file", file.to_str().unwrap()), ("s3.profile", "lake")]);
+    store.put("a", "x".into()).await.unwrap();
+    // Somebody takes the old ones back and puts others there, and nobody waits a second.
+    server.let_in("OLD", Duration::ZERO);
+    server.let_in("NEW", Duration::from_secs(600));
+    write("NEW");
+    store.put("a", "y".into()).await.unwrap();
+    assert!(server.refused() <= 1);
+    server.let_in("NEW", Duration::ZERO);
+    let error = store.put("a", "z".into()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.hint().unwrap().contains("s3.credentials"), "{:?}", error.hint());
+}
+
+#[tokio::test]
+async fn a_source_of_credentials_that_is_not_there_is_named_and_may_come_back() {
+    let server = Server::start();
+    let gone = { Server::start().endpoint() };
+    let error = store(&server, &[("s3.credentials", "instance"), ("s3.instance_endpoint", &gone)]).get("a").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.chain().contains("the instance's metadata"), "{}", error.chain());
+}
+
+/// A cluster that hands out tokens for its remote storage.
+#[derive(Debug)]
+struct Cluster {
+    endpoint: String,
+    life_ms: i64,
+    asked: AtomicU64,
+    none: bool,
+}
+
+#[async_trait]
+impl Tokens for Cluster {
+    async fn token(&self) -> Result<Token> {
+        let number = self.asked.fetch_add(1, Ordering::SeqCst);
+        let json = format!("{{\"access_key_id\":\"T{number}\",\"access_key_secret\":\"hush\",\"security_token\":\"hush-token\"}}");
+        Ok(Token {
+            scheme: if self.none { "file" } else { "s3" }.to_owned(),
+            json: if self.none { Default::default() } else { json.into() },
+            ends_ms: Some(Clock::system().now_ms() + self.life_ms),
+            options: BTreeMap::from([
+                ("fs.s3a.endpoint".to_owned(), self.endpoint.clone()),
+                ("fs.s3a.path.style.access".to_owned(), "true".to_owned()),
+            ]),
+        })
+    }
+}
+
+#[tokio::test]
+async fn the_remote_log_is_read_with_the_clusters_tokens_which_are_renewed_at_three_quarters_of_their_life() {
+    let server = Server::start();
+    server.put("remote", "log/d/t-1/0/x/00000000000000000000.log", "0123456789");
+    let cluster = Arc::new(Cluster { endpoint: server.endpoint(), life_ms: 4_000, asked: AtomicU64::new(0), none: false });
+    let remote = Remote::new(Arc::default(), Some(Arc::<Cluster>::clone(&cluster)));
+    let url = "s3://remote/log/d/t-1/0/x/00000000000000000000.log";
+    let clock = Clock::system();
+    let start = clock.moment();
+    let mut renewed_ms = None;
+    while clock.moment().saturating_duration_since(start) < Duration::from_millis(3_600) {
+        assert_eq!(remote.read_range(url, 3, 5).await.unwrap().unwrap(), "34");
+        // One to learn where the storage is, one to sign with, then the renewal.
+        if cluster.asked.load(Ordering::SeqCst) == 3 && renewed_ms.is_none() {
+            renewed_ms = Some(clock.moment().saturating_duration_since(start).as_millis());
+        }
+        clock.sleep(Duration::from_millis(20)).await;
+    }
+    let renewed_ms = renewed_ms.unwrap();
+    assert!((2_800..3_400).contains(&renewed_ms), "{renewed_ms}");
+    assert_eq!(cluster.asked.load(Ordering::SeqCst), 3);
+    assert_eq!(remote.read_range(url, 8, 99).await.unwrap().unwrap(), "89");
+    assert_eq!(remote.read_range(url, 10, 99).await.unwrap().unwrap(), "");
+    assert_eq!(remote.read("s3a://remote/none").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_cluster_without_tokens_is_read_by_our_own_settings() {
+    let server = Server::start();
+    server.let_in("me", Duration::from_secs(600));
+    server.put("remote", "offsets", "{}");
+    let cluster = Arc::new(Cluster { endpoint: String::new(), life_ms: 0, asked: AtomicU64::new(0), none: true });
+    let remote = Remote::new(Arc::new(server.options()), Some(Arc::<Cluster>::clone(&cluster)));
+    assert_eq!(remote.read("s3://remote/offsets").await.unwrap().unwrap(), "{}");
+    assert!(remote.readable("s3://remote/").await.unwrap());
+    assert_eq!(cluster.asked.load(Ordering::SeqCst), 1);
+}
