@@ -41,6 +41,10 @@ impl Lake {
             let known = [("s3.endpoint", "s3.endpoint"), ("s3.region", "s3.endpoint.region")];
             let told = known.into_iter().filter_map(|(ours, paimon)| Some((paimon, self.stores.get(ours)?)));
             options.extend(told.map(|(key, value)| (format!("table.datalake.paimon.{key}"), value.clone())));
+            // Java's default is the other one.
+            if self.stores.contains_key("s3.endpoint") && self.stores.get("s3.style").is_none_or(|style| style != "host") {
+                options.insert("table.datalake.paimon.s3.path.style.access".to_owned(), "true".to_owned());
+            }
         }
         options
     }

@@ -2,11 +2,12 @@
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import urllib.request
 
 from readers import Java
-from world import build, case, check, free_port, same, tail, until
+from world import HERE, build, case, check, free_port, same, tail, until
 
 KEY, SECRET = "me", "hush-hush"
 
@@ -14,11 +15,15 @@ KEY, SECRET = "me", "hush-hush"
 class Bucket:
     """A server with one bucket, `lake`, and how each program reaches it."""
 
-    def __init__(self, world):
-        port = free_port()
-        self.endpoint = f"http://127.0.0.1:{port}"
-        env = {**os.environ, "MOTO_S3_CUSTOM_ENDPOINTS": self.endpoint}
-        self.process = world.start("moto", [os.environ["LAKEWARD_INTEROP_MOTO"], "-m", "moto.server", "-H", "127.0.0.1", "-p", port], env=env)
+    def __init__(self, world, tls=False):
+        port, python, folder = free_port(), os.environ["LAKEWARD_INTEROP_MOTO"], world.here
+        self.endpoint, self.context, flags = f"http://127.0.0.1:{port}", None, []
+        if tls:
+            subprocess.run([python, HERE / "certificates.py", folder], check=True, timeout=60)
+            self.endpoint, flags = f"https://127.0.0.1:{port}", ["-s", "-c", folder / "cert.pem", "-k", folder / "key.pem"]
+            self.context = ssl.create_default_context(cafile=folder / "ca.pem")
+        name = "moto-tls" if tls else "moto"
+        self.process = world.start(name, [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", port, *flags])
 
         def made():
             check(self.process.poll() is None, f"moto ended: {tail(self.process.log)}")
@@ -31,7 +36,7 @@ class Bucket:
 
     def ask(self, method, path):
         request = urllib.request.Request(self.endpoint + path, method=method, headers={"Authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request"})
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=5, context=self.context) as answer:
             return answer.status
 
 
@@ -72,4 +77,11 @@ def s3(world):
     check(shown.returncode == 0, f"`inspect` of a bucket: {shown.stderr.decode()[-800:]}")
     text = quick.log and open(quick.log, errors="replace").read()
     check(SECRET not in text + out + shown.stdout.decode() + shown.stderr.decode(), "a secret shows")
+
+    secured = Bucket(world, tls=True)
+    argv = [world.lakeward(), "quickstart", "--warehouse", "s3a://lake/quick", "--json", *secured.flags]
+    for more, code, words in ([f"--set=s3.ca_file={world.here}/ca.pem"], 0, ""), ([], 3, "certificate"):
+        done = subprocess.run([*argv, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100)
+        said = done.stderr.decode()
+        check((done.returncode == 0) == (code == 0) and words in said, f"over TLS with {more}: {done.returncode}: {said[-800:]}")
     return f"{rows} rows, {sum(sum(s['requests'].values()) for s in told['rounds'])} requests in two rounds"

@@ -296,6 +296,9 @@ async fn table(info: &TableInfo, rounds: &RoundContext) -> Found {
         if let Err(error) = commit::prove(&lake).await {
             found.faults.push(error.context("a snapshot could not be published"));
         }
+        if let Err(error) = lake.pins("").await {
+            found.faults.push(error.context("pins of earlier rounds could not be taken away"));
+        }
         if let Ok(Some(expiration)) = lake.options().map(|options| options.consumer_expiration) {
             found.warnings.push(pins_expire(expiration));
         }

@@ -237,6 +237,20 @@ fn on_s3_a_service_that_is_killed_loses_and_doubles_nothing() {
     kills.assert_reached(&["store.after_write", "store.before_write", "commit.after_publish", "recover.after_record"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_s3_two_services_share_tables_and_one_that_dies_is_followed_by_the_other() {
+    let mut world = with_tables_on(Some(Server::start())).await;
+    for fail in [None, Some("commit.after_publish=kill")] {
+        load(&mut world).await;
+        let (one, other) = futures::join!(world.serve(fail, "0s", &[]), world.serve(None, "1500ms", &[]));
+        assert_eq!(other.0.code, Some(0), "{other:?}");
+        assert!(one.1.is_some() || one.0.code == Some(0), "{one:?}");
+        world.inspect().await;
+    }
+    world.settle().await;
+    world.audit().await;
+}
+
 #[test]
 #[ignore = "minutes: `cargo test --test it -- --ignored kill_matrix --nocapture`"]
 fn kill_matrix_of_services_on_s3() {

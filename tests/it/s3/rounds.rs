@@ -59,6 +59,10 @@ impl World {
         let server = Server::start();
         let mut options = server.options();
         options.insert("s3.request_timeout".into(), "500".into());
+        Self::on(server, options, names).await
+    }
+
+    async fn on(server: Server, options: BTreeMap<String, String>, names: &[&str]) -> Self {
         let runtime = Runtime { fail: FailPoints::default(), ..Runtime::system(2, 64 << 20).unwrap() };
         let runtime = Runtime { stores: runtime.stores.clone().with_options(options.clone()), ..runtime };
         let cluster = MemoryCluster::new(runtime.clone());
@@ -224,6 +228,40 @@ async fn a_store_without_create_if_absent_is_refused_before_anything_lies_there(
     assert_eq!(error.kind(), Kind::Unsupported, "{}", error.chain());
     assert!(error.chain().contains("no atomic create-if-absent"), "{}", error.chain());
     assert_eq!(world.server.keys(), before);
+}
+
+/// Rounds follow each other with credentials of `life`, which the instance hands out, over a server that turns away those that have ended.
+async fn rounds_with_credentials_of(life: Duration, time: Duration) {
+    let server = Server::start();
+    server.hand_out(life);
+    let pairs =
+        [("s3.endpoint", server.endpoint()), ("s3.credentials", "instance".into()), ("s3.instance_endpoint", server.endpoint())];
+    let options = pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let mut world = World::on(server, options, &["t"]).await;
+    let clock = world.runtime.clock.clone();
+    let (start, mut rounds) = (clock.moment(), 0);
+    while clock.moment().saturating_duration_since(start) < time {
+        world.load();
+        let ended = world.round("t").await.map_err(|error| error.chain());
+        assert!(matches!(ended.unwrap().outcome, RoundOutcome::Committed { .. }));
+        rounds += 1;
+        // As a table of that freshness: ten minutes of it are no more snapshots than that.
+        clock.sleep(life / 20).await;
+    }
+    assert_eq!(world.server.refused(), 0, "none was used past its end");
+    assert!(rounds > 3 && world.server.handed_out() >= 2, "{rounds} rounds, {} sets", world.server.handed_out());
+    world.heals().await;
+}
+
+#[tokio::test]
+async fn rounds_go_on_while_credentials_end_and_are_renewed() {
+    rounds_with_credentials_of(Duration::from_secs(4), Duration::from_secs(6)).await;
+}
+
+#[tokio::test]
+#[ignore = "ten minutes: `cargo test --test it -- --ignored s3::rounds::ten_minutes`"]
+async fn ten_minutes_with_credentials_of_a_minute_pass_without_a_failed_round() {
+    rounds_with_credentials_of(Duration::from_secs(60), Duration::from_secs(600)).await;
 }
 
 /// What a seed says of one request.
