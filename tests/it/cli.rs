@@ -19,7 +19,7 @@ async fn exit_codes_are_those_of_the_readme() {
         (&["run", "--server", "127.0.0.1:1"], 3, "find the cluster"),
         (&["status", "--admin", "127.0.0.1:1"], 3, "`--set admin.listen=127.0.0.1:1`"),
         (&["status", "--config", "config/tiering.toml"], 2, "has the admin endpoints off"),
-        (&["inspect", "s3://bucket/table"], 4, "s3"),
+        (&["inspect", "gs://bucket/table"], 4, "gs"),
     ] {
         let ended = run(args, None).await;
         assert_eq!(ended.code, Some(expected), "{args:?}: {ended:?}");

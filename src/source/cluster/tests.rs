@@ -212,7 +212,7 @@ async fn what_a_server_says_of_segments_is_checked_before_anything_is_read() {
     let good = golden_segments(folder.path());
     type Change = fn(&mut PbRemoteLogFetchInfo);
     let wrong: [(Change, Kind, &str); 8] = [
-        (|info| info.remote_log_tablet_dir = "s3://bucket/log".into(), Kind::Unsupported, "`s3`"),
+        (|info| info.remote_log_tablet_dir = "gs://bucket/log".into(), Kind::Unsupported, "`gs`"),
         (|info| info.remote_log_segments[0].segment_size_in_bytes = -1, Kind::Data, "size `-1`"),
         (|info| info.remote_log_segments[0].segment_size_in_bytes += 1, Kind::Data, "the file ends at byte"),
         (|info| info.remote_log_segments[0].segment_size_in_bytes -= 1, Kind::Data, "in a segment of"),

@@ -62,9 +62,11 @@ impl Credentials {
         !matches!(self.from, From::Anonymous | From::Static { .. })
     }
 
-    /// The store has refused them: the next request asks again.
+    /// The store has refused them: the next request asks again. They stay for as long as nobody has others: it may have been about rights.
     pub(super) async fn refuse(&self) {
-        *self.held.lock().await = None;
+        if let Some(held) = self.held.lock().await.as_mut() {
+            held.renew = Some(self.clock.moment());
+        }
     }
 
     /// Those to use now.
