@@ -134,7 +134,7 @@ impl Settings {
 
     /// Puts together what is said of object stores. `datalake.paimon.s3.…` and `fs.s3a.…` say how they are reached, not where the lake is.
     fn settle_stores(&mut self, winners: &keys::Winners, faults: &mut Vec<String>) {
-        self.stores.0 = self.s3.options(winners);
+        self.stores.0 = self.s3.options();
         let (stores, lake) = std::mem::take(&mut self.lake).into_iter().partition(|(key, _)| storage::is_option(key));
         self.lake = lake;
         let stores: BTreeMap<String, Secret> = stores;

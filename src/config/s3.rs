@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Secret;
-use super::keys::Winners;
 use super::values::{SECOND, Setter, Unit, choice, number, secret, time, words};
 
 /// The keys `s3.*`. What is not given is found as AWS's own clients find it.
@@ -95,8 +94,13 @@ impl S3 {
         keys
     }
 
-    /// What was given, for `storage`.
-    pub(super) fn options(&self, winners: &Winners) -> BTreeMap<String, String> {
+    /// What was given, for `storage`. At its default a key says nothing, so that the cluster's word stands.
+    pub(super) fn options(&self) -> BTreeMap<String, String> {
+        let defaults = Self::default().told();
+        self.told().into_iter().filter(|(key, value)| defaults.get(key) != Some(value)).collect()
+    }
+
+    fn told(&self) -> BTreeMap<String, String> {
         let Self { style, credentials, words, secret_access_key, session_token, request_timeout, connect_timeout, parts_max } =
             self;
         let words = WORDS.into_iter().zip(words.iter().map(Option::as_deref));
@@ -111,7 +115,6 @@ impl S3 {
         let words = words.chain(choices.into_iter().map(|(key, word)| (key, Some(word))));
         let words = words.filter_map(|(key, word)| Some((key.to_owned(), word?.to_owned())));
         let numbers = numbers.into_iter().map(|(key, number)| (key.to_owned(), number.to_string()));
-        // At its default a key says nothing, so that the cluster's word stands.
-        words.chain(numbers).filter(|(key, _)| winners.contains_key(key.as_str())).collect()
+        words.chain(numbers).collect()
     }
 }

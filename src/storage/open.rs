@@ -175,9 +175,10 @@ fn place(url: &str) -> Result<Place<'_>> {
     match url.split_once(':') {
         Some(("file", rest)) => Ok(Place::Local(PathBuf::from(format!("/{}", rest.trim_start_matches('/'))))),
         Some((scheme @ ("s3" | "s3a"), rest)) => {
-            let (bucket, folder) = rest.trim_start_matches('/').split_once('/').unwrap_or((rest.trim_start_matches('/'), ""));
+            let rest = rest.strip_prefix("//").unwrap_or_default();
+            let (bucket, folder) = rest.split_once('/').unwrap_or((rest, ""));
             let named = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
-            if !rest.starts_with("//") || bucket.is_empty() || !bucket.chars().all(named) {
+            if bucket.is_empty() || !bucket.chars().all(named) {
                 // What may be a password is not repeated.
                 return Err(Error::invalid(format!("a location of S3 is `{scheme}://BUCKET/FOLDER`, without user, port or query")));
             }
