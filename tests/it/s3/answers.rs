@@ -166,7 +166,7 @@ async fn several_parts_are_on_their_way_at_once_and_no_more_than_the_settings_sa
     let mut upload = store.upload("b/data-1").await.unwrap();
     for sent in 0..8 {
         let permit = budget.acquire(5 << 20).await;
-        upload.part(vec![7_u8; 5 << 20].into(), Some(permit)).await.unwrap();
+        upload.part(vec![7_u8; 5 << 20].into(), Some(Arc::new(permit))).await.unwrap();
         assert!(budget.used() <= 3 * (5 << 20), "{} after {sent}", budget.used());
         if sent == 2 {
             assert_eq!(budget.used(), 3 * (5 << 20), "parts on their way are counted");
