@@ -165,7 +165,7 @@ pub const REQUESTS: Metric = counter(
 .by("operation");
 
 /// All that events move, in README order.
-pub const EVENTS: [Metric; 16] = [
+pub const EVENTS: [Metric; 17] = [
     ROWS,
     CHANGES,
     FILES,
