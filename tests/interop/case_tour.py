@@ -180,6 +180,12 @@ def keyed(world):
     same(ask("lookup", "tour.parts", keys=[r[:3] for r in written] + [["d0", 0, 0]]), written + [None], "look-ups by partition and key")
     same(ask("prefix-lookup", "tour.parts", columns=["day", "k"], keys=[["d1", 3], ["d0", 0], ["late", 7]]),
          [[["d1", 3, j, f"3/{j}"] for j in range(3)], [], [["late", 7, 0, "x"]]], "look-ups by the bucket key")
+    ask("create", "tour.prefix", columns=[("a", "STRING"), ("b", "INT"), ("v", "DOUBLE")], keys=["a", "b"], buckets=3, **{"bucket-keys": ["a"]})
+    ask("upsert", "tour.prefix", rows=[[a, b, None] for a in ("", "x", "xy", "y") for b in (-1, 0, 300)])
+    ask("delete", "tour.prefix", rows=[["x", 0, None]])
+    same([multiset(rows) for rows in ask("prefix-lookup", "tour.prefix", columns=["a"], keys=[["x"], [""], ["z"]])],
+         [multiset([["x", -1, None], ["x", 300, None]]), multiset([["", b, None] for b in (-1, 0, 300)]), multiset([])], "look-ups by the bucket key without partitions")
+    client.refuses("IllegalArgumentException", "prefix-lookup", "tour.pk", columns=["k"], keys=[[1]])
     state, _ = changelog_state(ask("scan", "tour.parts"), [1, 2])
     same(multiset(state.values()), multiset(written), "what the changelogs of the partitions lead to")
     same(multiset(ask("state", "tour.parts")), multiset(written), "states of the partitions")

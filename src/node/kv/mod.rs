@@ -132,6 +132,14 @@ impl KvStore {
         Ok(kv)
     }
 
+    /// Lets go of a state whose file failed: the next who asks for it opens it anew, as soon as nobody uses this one.
+    pub fn close(&self, bucket: TableBucket) {
+        let slot = self.lock().slots.get(&bucket).cloned();
+        if let Some(slot) = slot {
+            slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+    }
+
     fn slot(&self, bucket: TableBucket) -> Result<Slot> {
         let mut open = self.lock();
         if open.gone.contains(&(bucket.table, None)) || open.gone.contains(&(bucket.table, bucket.partition)) {

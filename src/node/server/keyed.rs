@@ -123,6 +123,10 @@ impl Server {
         {
             tracing::warn!(bucket = %routed.bucket, error = %error.chain(), "state not made durable for now");
         }
+        if outcome.as_ref().is_err_and(|error| Code::of(error) == Code::KV_STORAGE) {
+            // A file that failed once takes nothing more until it is opened again.
+            self.states.close(routed.bucket);
+        }
         Ok((Arc::clone(kv.log()), outcome?.end_offset))
     }
 

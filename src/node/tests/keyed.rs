@@ -151,6 +151,94 @@ async fn a_put_that_reached_the_log_alone_is_in_the_state_as_soon_as_it_can_be_s
 }
 
 #[tokio::test]
+async fn what_the_log_has_not_durable_is_told_to_nobody() {
+    let stage = Stage::new().await;
+    let id = stage.create("t", keyed(json!({}))).await;
+    stage.put("t", 5, 0, &[upsert(1, "a")]).await;
+    stage.runtime.fail.arm("log.before_sync", 1, FailAction::Error);
+    assert_eq!(stage.put("t", 5, 1, &[upsert(1, "lost"), upsert(2, "lost")]).await, (10, None));
+    assert_eq!(stage.scan_open(id, 1 << 20).await.error_code, Some(10), "a state that names an offset which may not come back");
+    let scan = stage.client.call(&LimitScanRequest { table_id: id, limit: 5, ..Default::default() }).await.unwrap();
+    assert_eq!(scan.error_code, Some(10));
+    let keys = vec![key_of(&stage.registered("t"), 1)];
+    let buckets_req = vec![PbLookupReqForBucket { keys, ..Default::default() }];
+    let request = LookupRequest { table_id: id, buckets_req, ..Default::default() };
+    assert_eq!(stage.client.call(&request).await.unwrap().buckets_resp[0].error_code, Some(10));
+}
+
+#[tokio::test]
+async fn puts_of_a_connection_keep_their_order_and_many_connections_put_side_by_side_while_others_read() {
+    let stage = Stage::new().await;
+    let id = stage.create("t", keyed(json!({}))).await;
+    for round in 0..6 {
+        let batches: Vec<Vec<Op>> = (0..5).map(|index| vec![upsert(1, &format!("{}", round * 5 + index))]).collect();
+        let puts = (0..5).zip(&batches).map(|(index, ops)| stage.put("t", 5, round * 5 + index, ops));
+        let answers = futures::future::join_all(puts).await;
+        assert!(answers.iter().all(|(code, _)| *code == 0), "{answers:?}");
+    }
+    assert_eq!(stage.look_up("t", &[1]).await, [Some((1, b"\0\x01\x0229".to_vec()))]);
+    let info = stage.registered("t");
+    let writers = (0..6_i32).map(|writer| {
+        let (client, info) = (stage.connect(), info.clone());
+        async move {
+            let client = client.await;
+            for sequence in 0..10 {
+                let ops = [
+                    upsert(100 + writer, &format!("{sequence}")),
+                    upsert(200 + writer * 10 + sequence, "x"),
+                    Op::Delete(199 + writer * 10 + sequence),
+                ];
+                let records = kv_batch(&info, 20 + i64::from(writer), sequence, &ops);
+                let entry = client.call(&put_of(id, records)).await.unwrap().buckets_resp.remove(0);
+                assert_eq!(entry.error_code, None, "{:?}", entry.error_message);
+            }
+        }
+    });
+    let reader = async {
+        let mut before = 0;
+        for _ in 0..20 {
+            let scan = stage.scan_open(id, 1 << 20).await;
+            let (rows, offset) = (Values::parse(&scan.records.unwrap()).unwrap().len(), scan.log_offset.unwrap());
+            assert!(rows >= 1 && offset >= before && offset <= stage.latest_offset(id, 0).await);
+            before = offset;
+        }
+    };
+    tokio::join!(futures::future::join_all(writers), reader);
+    let kinds: Vec<ChangeKind> = stage.changelog("t").await.concat();
+    let count = |kind| i64::try_from(kinds.iter().filter(|found| **found == kind).count()).unwrap();
+    let scan = LimitScanRequest { table_id: id, limit: 1000, ..Default::default() };
+    let rows = Values::parse(&stage.client.call(&scan).await.unwrap().records.unwrap()).unwrap().len();
+    assert_eq!(count(ChangeKind::Insert) - count(ChangeKind::Delete), i64::try_from(rows).unwrap());
+    assert_eq!(count(ChangeKind::UpdateBefore), count(ChangeKind::UpdateAfter));
+}
+
+#[tokio::test]
+async fn a_lake_table_is_made_with_the_primary_key_and_gets_columns_and_counts_first() {
+    let stage = Stage::new().await;
+    let mut json = keyed_by_day(2);
+    json["properties"] = json!({"table.datalake.enabled":"true"});
+    stage.create("t", json).await;
+    let folder = std::path::Path::new(stage.node.warehouse()).join("fluss.db/t/schema/schema-0");
+    let schema: Value = serde_json::from_slice(&std::fs::read(folder).unwrap()).unwrap();
+    assert_eq!((&schema["primaryKeys"], &schema["partitionKeys"]), (&json!(["id", "day"]), &json!(["day"])));
+    let option = |key: &str| schema["options"][key].as_str().unwrap().to_owned();
+    assert_eq!([option("bucket"), option("bucket-key"), option("changelog-producer")], ["2", "id", "input"]);
+    let column =
+        PbAddColumn { column_name: "n".into(), data_type_json: json!({"type":"BIGINT"}).to_string().into(), ..Default::default() };
+    let request = AlterTableRequest { table_path: path("t"), add_columns: vec![column], ..Default::default() };
+    stage.client.call(&request).await.unwrap();
+    stage.rescale("t", 5).await.unwrap();
+    let (bucket, columns) = stage.lake_schema("t");
+    assert_eq!((bucket.as_str(), columns.last().unwrap().as_str()), ("5", "n"));
+    // Turned on later.
+    stage.create("later", keyed(json!({}))).await;
+    let change = PbAlterConfig { config_key: "table.datalake.enabled".into(), config_value: Some("true".into()), op_type: 0 };
+    let request = AlterTableRequest { table_path: path("later"), config_changes: vec![change], ..Default::default() };
+    stage.client.call(&request).await.unwrap();
+    assert_eq!(stage.lake_schema("later").0, "1");
+}
+
+#[tokio::test]
 async fn every_put_that_is_not_taken_has_its_code_and_changes_nothing() {
     let stage = Stage::new().await;
     let id = stage.create("t", keyed(json!({}))).await;
