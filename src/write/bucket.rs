@@ -33,6 +33,8 @@ pub struct BucketFiles {
     pub data: Vec<ManifestEntry>,
     /// Changelog files, where the table's option `changelog-producer` is `input` (P9.3).
     pub changelog: Vec<ManifestEntry>,
+    /// Rows that the table's options leave out of both (`ignore-delete`, `ignore-update-before`).
+    pub ignored: u64,
 }
 
 /// Writes one bucket's rows into files of about the table's target size.
@@ -48,6 +50,7 @@ pub struct BucketWriter {
     target: BucketTarget,
     /// Sequence number of the next row.
     next_sequence: i64,
+    ignored: u64,
     waiting: Waiting,
     data: Files,
     changelog: Option<Files>,
@@ -73,7 +76,7 @@ impl BucketWriter {
             None => Waiting::Append(Buffer::default()),
             Some(_) => Waiting::Keyed(Sorter::default()),
         };
-        Ok(Self { context, target, next_sequence: first_sequence, waiting, data, changelog })
+        Ok(Self { context, target, next_sequence: first_sequence, ignored: 0, waiting, data, changelog })
     }
 
     /// Appends rows in the lake's columns (`paimon::lake_arrow_schema`); row `i` has log offset `base_offset + i` and does what
@@ -113,7 +116,9 @@ impl BucketWriter {
                 }
             }
             Waiting::Keyed(sorter) => {
-                sorter.push(&rows, changes, self.next_sequence, &self.context.keys()?.with_kind, permit)?;
+                let keys = self.context.keys()?;
+                self.ignored += changes.map_or(0, |changes| keys.ignored_of(changes));
+                sorter.push(&rows, changes, self.next_sequence, &keys.with_kind, permit)?;
                 self.next_sequence = last;
                 if sorter.is_full(self.context.runtime.budget.total()) {
                     self.flush().await?;
@@ -202,7 +207,8 @@ impl BucketWriter {
     pub async fn finish(mut self) -> Result<BucketFiles> {
         match self.end().await {
             Ok(()) => {
-                Ok(BucketFiles { data: self.data.take(), changelog: self.changelog.as_mut().map(Files::take).unwrap_or_default() })
+                let changelog = self.changelog.as_mut().map(Files::take).unwrap_or_default();
+                Ok(BucketFiles { data: self.data.take(), changelog, ignored: self.ignored })
             }
             Err(error) => {
                 // The first error tells more; what can't be deleted is left to the orphan sweep.

@@ -10,7 +10,7 @@ use arrow_row::Rows;
 use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, SchemaRef};
 
 use crate::error::{Error, Result};
-use crate::model::DataType;
+use crate::model::{ChangeKind, DataType};
 use crate::paimon::options::TableOptions;
 
 use crate::paimon::{BinaryRow, KeyOrder, TableSchema, lake_arrow_schema, value_at};
@@ -76,6 +76,17 @@ impl Keys {
         let columns = self.columns(columns.get(self.system_places().1 + 1..).unwrap_or_default());
         let value = |(column, data_type): (&ArrayRef, &DataType)| value_at(column, &data_type.kind, row);
         BinaryRow::write(&columns.iter().zip(&self.types).map(value).collect::<Result<Vec<_>>>()?, &self.types)
+    }
+
+    /// How many rows are left out.
+    pub(super) fn ignored_of(&self, changes: &[ChangeKind]) -> u64 {
+        let [update_before, delete] = self.ignored;
+        let is_out = |change: &&ChangeKind| match change {
+            ChangeKind::UpdateBefore => update_before,
+            ChangeKind::Delete => delete,
+            ChangeKind::Append | ChangeKind::Insert | ChangeKind::UpdateAfter => false,
+        };
+        changes.iter().filter(is_out).count() as u64
     }
 
     fn ignores(&self, kind: i8) -> bool {

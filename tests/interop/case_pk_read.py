@@ -6,10 +6,9 @@ from case_readback import LAKE, UNABLE, lake_columns
 from checks import filters_hold, multiset, rows_equal, totals
 from readers import Java
 from rows import maker
-from world import case, check, same
+from world import case, check, same, until
 
-KEYS = ["BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(5,2)", "DECIMAL(18,4)", "DECIMAL(38,10)", "CHAR(20)", "STRING", "BINARY(4)", "BYTES", "DATE", "TIME(0)", "TIME(3)"]
-KEYS += [f"{kind}({p})" for kind in ("TIMESTAMP", "TIMESTAMP_LTZ") for p in (0, 3, 6, 9)]
+KEYS = ["BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(5,2)", "DECIMAL(18,4)", "DECIMAL(38,10)", "CHAR(20)", "STRING", "BINARY(4)", "BYTES", "DATE", "TIME(3)", "TIMESTAMP(0)", "TIMESTAMP(6)", "TIMESTAMP(9)", "TIMESTAMP_LTZ(3)", "TIMESTAMP_LTZ(9)"]
 ZEROS = ("80000000", "8000000000000000")  # −0.0 is a key of its own for Java, not for pyarrow
 
 
@@ -95,7 +94,7 @@ def types(world):
         """A third of the keys changes in each round, some go and come again, some come late."""
         changes = []
         for id, row in enumerate(all_rows(table)):
-            if (id + step) % 3 == 0 or step == 0 and id % 5:
+            if (id + step) % 3 == 0 or id == 0 or step == 0 and id % 5:
                 changes.append(("+", [*row[:-1], step * 1000 + id]))
             elif step and (id + step) % 4 == 0:
                 changes.append(("-", row))
@@ -113,13 +112,15 @@ def types(world):
     for step in three_rounds(tables, makes, node, world):
         for i, table in enumerate(tables):
             table.sound()
+            # pypaimon cuts TIMESTAMP(7–9) to microseconds when it merges.
+            without = ("pypaimon",) if dict(table.columns).get("k", "").endswith("(9)") else ()
             if step == 1:
-                rows_equal(world, table.folder, table.rows)
+                rows_equal(world, table.folder, table.rows, without=without)
                 once = [("Java Paimon 1.3.1", "*", "*", "*")] if i % 3 else []
                 asked += filters_hold(world, table.folder, lake_columns(table.columns), table.rows, UNABLE + once)
                 table.compact(old=i % 2 == 1)
             if step == 2 or i % 4 == 0:
-                rows_equal(world, table.folder, table.rows)
+                rows_equal(world, table.folder, table.rows, without=without)
     return f"{len(tables)} tables, {asked} filters"
 
 
@@ -139,8 +140,15 @@ def partitions(world):
     for day, count in zip(days, (2, 4, 3)):
         if count != 2:
             client.ask("bucket-count", table.name, count=count)
+        for r in (0, 1):
+            client.ask("create-partition", table.name, spec={"day": day, "region": f"r{r}"})
         table.change(changes(day, 0), every=50)
         world.rounds_until(node.address, [table.name])
+    # The first round of a partition reads its state, those after it the log.
+    first = {str(row[1:4]): ["+I", *row] for row in table.rows}
+    ends = collections.Counter()
+    for partition, bucket, offset, *_ in client.ask("scan", table.name):
+        ends[partition, bucket] = max(ends[partition, bucket], offset + 1)
     for step in (1, 2):
         for day in days:
             table.change(changes(day, step), every=50)
@@ -149,17 +157,18 @@ def partitions(world):
     rows_equal(world, table.folder, table.rows)
     want = {f"{day}/r{r}": {count} for day, count in zip(days, (2, 4, 3)) for r in (0, 1)}
     same(totals(world, table.folder), want, "bucket totals by partition")
-    # The changelog: per key, what happened to it in the log, in that order.
+    # The changelog: per key, the row that there was at first, then what happened to it in the log, in that order.
     java = Java(world, table.folder)
     newest = java.snapshot()["id"]
-    logged, read = collections.defaultdict(list), collections.defaultdict(list)
-    for _, _, _, kind, row, _ in client.ask("scan", table.name):
-        logged[str(row[1:4])].append([kind, *row])
+    logged, read = collections.defaultdict(list, {key: [row] for key, row in first.items()}), collections.defaultdict(list)
+    for partition, bucket, offset, kind, row, _ in client.ask("scan", table.name):
+        if offset >= ends[partition, bucket]:
+            logged[str(row[1:4])].append([kind, *row])
     for id in range(1, newest + 1):
         options = {"incremental-between": f"{id - 1},{id}", "incremental-between-scan-mode": "changelog"}
         for row in java.ask("read", kinds=True, options=options):
             read[str(row[2:5])].append(row)
-    same(dict(read), dict(logged), "changelog of each key")
+    same(sorted(read.items()), sorted(logged.items()), "changelog of each key")
     check(any(kind == "-U" for rows in logged.values() for kind, *_ in rows), "the log has no −U")
     filters_hold(world, table.folder, lake_columns(table.columns), table.rows, UNABLE)
     table.compact()
@@ -202,10 +211,6 @@ def options(world):
         return {**LAKE, **{f"paimon.{key}": value for key, value in options.items()}}
 
     tables = {name: Keyed(world, node, client, f"opt.{name}", columns, ["k"], properties=properties(options)) for name, options in OPTIONS.items()}
-    refused = {f"no.{name}": pair for name, pair in REFUSED.items()}
-    for name, (key, value) in refused.items():
-        client.ask("create", name, columns=columns, keys=["k"], buckets=1, properties=properties({key: value, **({"sequence.field": "seq"} if "sort-order" in key else {})}), **{"bucket-keys": ["k"]})
-        client.ask("upsert", name, rows=[[1, 1, "v", 1, None]])
     r = random.Random(7)
     for step in range(3):
         changes = []
@@ -233,7 +238,17 @@ def options(world):
             continue  # a compaction drops the records that are older than a day
         table.compact()
         same(multiset(Java(world, table.folder).rows()), want, f"{name}: rows after a full compaction")
-    log = (world.here / "run.log").read_text()
+    refused = {f"no.{name}": pair for name, pair in REFUSED.items()}
+    for name, (key, value) in refused.items():
+        client.ask("create", name, columns=columns, keys=["k"], buckets=1, properties=properties({key: value, **({"sequence.field": "seq"} if "sort-order" in key else {})}), **{"bucket-keys": ["k"]})
+        client.ask("upsert", name, rows=[[1, 1, "v", 1, None]])
+    log = world.here / "run.log"
+
+    def held():
+        world.round(node.address, codes=(0, 4))
+        return all(f"table held table={name} " in log.read_text() for name in refused)
+    until(60, "hold of each refused table", held)
+    log = log.read_text()
     for name, (key, value) in refused.items():
         lines = [line for line in log.splitlines() if f"table={name} " in line and f"`{key}` = `{value}`" in line]
         check(lines and "tables.exclude" in lines[0], f"{name} is not held for `{key}`: {[line for line in log.splitlines() if name in line][:3]}")
