@@ -1,18 +1,24 @@
 //! The source traits over the wire, against the embedded node and, where one is named, a real cluster.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
 use async_trait::async_trait;
+use bytes::Bytes;
 use lakeward::client::{Admin, Writer, WriterOptions};
 use lakeward::error::Result;
+use lakeward::fluss::bucket::{BucketFunction, KeyRules, KeyWriter, buckets_of};
 use lakeward::fluss::cluster::{Cluster, ClusterOptions};
 use lakeward::fluss::code::Code;
 use lakeward::fluss::proto::{
-    CommitLakeTableSnapshotRequest, PbBucketOffset, PbLakeTableSnapshotMetadata, PbTableOffsets, PrepareLakeTableSnapshotRequest,
+    CommitLakeTableSnapshotRequest, PbBucketOffset, PbLakeTableSnapshotMetadata, PbPutKvReqForBucket, PbTableOffsets,
+    PrepareLakeTableSnapshotRequest, PutKvRequest,
 };
+use lakeward::fluss::record::{KvBatchBuilder, LogFormat, NO_SEQUENCE, NO_WRITER, RowEncoder};
 use lakeward::fluss::table_json::TableDescriptor;
-use lakeward::model::{Field, LakeOffsets, TableInfo, TablePath};
+use lakeward::model::{BucketId, BucketLayout, Field, LakeOffsets, PartitionId, TableBucket, TableInfo, TablePath};
 use lakeward::node::{Node, NodeOptions};
 use lakeward::runtime::{BackoffOptions, Clock, Runtime};
 use lakeward::source::cluster::ClusterSource;
@@ -66,6 +72,9 @@ impl World for Wire {
     fn offloads(&self) -> bool {
         self.offloads
     }
+    fn serves_states(&self) -> bool {
+        self.rescales
+    }
     fn lease(&self) -> Option<Duration> {
         self.lease
     }
@@ -92,6 +101,68 @@ impl World for Wire {
     }
     async fn append(&self, path: &TablePath, rows: &RecordBatch) -> Result<()> {
         Writer::open(self.source.cluster(), path, WriterOptions::default()).await?.append(rows).await
+    }
+    async fn put(&self, path: &TablePath, rows: &RecordBatch, deletes: &[bool]) -> Result<()> {
+        let table = self.source.table_info(path).await?;
+        let partition = match table.is_partitioned() {
+            false => None,
+            // Rows of the suite name the partition in their third column.
+            true => {
+                let day = rows.column(2).as_string::<i32>().value(0);
+                self.source.partitions(&table).await?.into_iter().find(|partition| partition.name() == day)
+            }
+        };
+        let layout = BucketLayout::of(&table, partition.as_ref())?;
+        let rules = KeyRules::of(&table)?;
+        let column = |name: &String| {
+            let at = table.schema.index_of(name).unwrap();
+            (&table.schema.fields[at].data_type.kind, rows.column(at))
+        };
+        let keys: Vec<_> = rules.columns.iter().map(column).collect();
+        let hashed: Vec<_> = rules.bucket_columns.iter().map(column).collect();
+        let of_rows = buckets_of(BucketFunction::of(&table)?, &hashed, layout.count)?;
+        let mut keys = KeyWriter::new(rules.encoding, &keys)?;
+        let encoder = RowEncoder::new(LogFormat::Compacted, &table.schema, rows)?;
+        let mut batches: BTreeMap<TableBucket, KvBatchBuilder> = BTreeMap::new();
+        for (row, bucket) in of_rows.into_iter().enumerate() {
+            let partition = partition.as_ref().map(|partition| partition.id);
+            let bucket = TableBucket { table: table.id, partition, bucket: BucketId(bucket) };
+            let batch = batches.entry(bucket).or_insert(KvBatchBuilder::new(table.schema.id)?);
+            let mut bytes = vec![];
+            encoder.encode(row, &mut bytes)?;
+            batch.push(keys.key(row)?, (!deletes[row]).then_some(&bytes[..]))?;
+        }
+        let sent: BTreeMap<TableBucket, Bytes> =
+            batches.into_iter().map(|(bucket, batch)| (bucket, batch.finish(NO_WRITER, NO_SEQUENCE))).collect();
+        let (cluster, id) = (self.source.cluster(), table.id);
+        let answers = cluster.routed("put rows", path, sent.keys().copied(), |server, buckets| {
+            let request = PutKvRequest {
+                acks: -1,
+                table_id: table.id.0,
+                timeout_ms: 30_000,
+                buckets_req: buckets
+                    .iter()
+                    .map(|bucket| PbPutKvReqForBucket {
+                        partition_id: bucket.partition.map(|partition| partition.0),
+                        bucket_id: bucket.bucket.0,
+                        records: sent[bucket].clone(),
+                        original_partition_name: None,
+                        routing_bucket_count: Some(layout.count),
+                    })
+                    .collect(),
+                ..PutKvRequest::default()
+            };
+            Box::pin(async move {
+                let answer = cluster.server(server, &request).await?;
+                let answers = answer.buckets_resp.into_iter().map(|answer| {
+                    let (partition, bucket) = (answer.partition_id.map(PartitionId), BucketId(answer.bucket_id));
+                    let refusal = Code::refusal(answer.error_code, answer.error_message.as_deref());
+                    (TableBucket { table: id, partition, bucket }, refusal.map_or(Ok(()), Err))
+                });
+                Ok(answers.collect())
+            })
+        });
+        answers.await.map(drop)
     }
     async fn prepare_overlaid(&self, table: &TableInfo, offsets: &LakeOffsets) -> Result<String> {
         let bucket_offsets = offsets.0.iter().map(|(key, offset)| PbBucketOffset {

@@ -37,7 +37,7 @@ fn rows(table: &TableInfo, ids: std::ops::Range<i64>, day: &str) -> Result<Recor
     RecordBatch::try_new(arrow_schema(&table.schema)?, columns).map_err(|source| Error::internal("rows").with_source(source))
 }
 
-fn spec(day: &str) -> Vec<(String, String)> {
+pub(super) fn spec(day: &str) -> Vec<(String, String)> {
     vec![("day".to_owned(), day.to_owned())]
 }
 
@@ -63,12 +63,17 @@ pub(super) async fn tables_are_described(world: &dyn World) -> Result<()> {
     check(again.id > table.id, || format!("a table made again has the id `{}`, after `{}`", again.id, table.id))
 }
 
-fn buckets(table: &TableInfo, partition: Option<&Partition>, layout: BucketLayout) -> Vec<TableBucket> {
+pub(super) fn buckets(table: &TableInfo, partition: Option<&Partition>, layout: BucketLayout) -> Vec<TableBucket> {
     let partition = partition.map(|partition| partition.id);
     (0..layout.count).map(|bucket| TableBucket { table: table.id, partition, bucket: BucketId(bucket) }).collect()
 }
 
-async fn ends(world: &dyn World, table: &TableInfo, partition: Option<&Partition>, layout: BucketLayout) -> Result<Vec<i64>> {
+pub(super) async fn ends(
+    world: &dyn World,
+    table: &TableInfo,
+    partition: Option<&Partition>,
+    layout: BucketLayout,
+) -> Result<Vec<i64>> {
     let ends = world.scan().end_offsets(table, partition, layout).await?;
     let ends = ends.ok_or_else(|| Error::internal("a partition that is there has no offsets"))?;
     check(ends.len() == usize::try_from(layout.count).unwrap_or_default(), || format!("`{}` buckets have {ends:?}", layout.count))?;
@@ -84,7 +89,7 @@ async fn fetch_once(world: &dyn World, table: &TableInfo, wanted: FetchBucket, w
 }
 
 /// What one bucket has from the wanted offset on, wherever it lies.
-async fn fetch(world: &dyn World, table: &TableInfo, wanted: FetchBucket) -> Result<FetchedBucket> {
+pub(super) async fn fetch(world: &dyn World, table: &TableInfo, wanted: FetchBucket) -> Result<FetchedBucket> {
     let mut fetched = fetch_once(world, table, wanted, 50).await?;
     let Some(mut remote) = fetched.remote.take() else { return Ok(fetched) };
     check(fetched.log.is_empty(), || format!("records and remote segments came: {fetched:?}"))?;

@@ -3,10 +3,12 @@
 //! A [`World`] lends the traits and does what a user would do; each check makes its own tables in the world's database. What a real
 //! 0.9.1 cluster does is right. On purpose differs, and is asked of a world or left out here:
 //! * counts of partitions, their epoch and error 74 come with 1.0 ([`World::rescales`]);
+//! * states of primary-key tables are served from 1.0 on ([`World::serves_states`]);
 //! * nothing of a log ever leaves a node (S8; [`World::offloads`]);
 //! * when a fetch that waits is answered: at once by a node, as S5.1 wants it; by 0.9.1 when its time is over, as the twin does it;
 //! * how soon DDL has its effect: a node answers when it has, a real server up to some seconds before.
 
+mod keyed;
 mod ledger;
 mod logs;
 mod queue;
@@ -40,6 +42,8 @@ pub trait World: Send + Sync {
     fn rescales(&self) -> bool;
     /// Whether old parts of logs leave the servers.
     fn offloads(&self) -> bool;
+    /// Whether states of primary-key tables are served (ScanKv, 1.0).
+    fn serves_states(&self) -> bool;
     /// Lease time, if it is worth waiting for.
     fn lease(&self) -> Option<Duration>;
     /// Creates a table.
@@ -58,6 +62,8 @@ pub trait World: Send + Sync {
     async fn add_column(&self, path: &TablePath, column: &Field) -> Result<()>;
     /// Appends rows as a client does, to the buckets that their keys hash to.
     async fn append(&self, path: &TablePath, rows: &RecordBatch) -> Result<()>;
+    /// Upserts rows of a primary-key table as a client does, or deletes those that `deletes` says.
+    async fn put(&self, path: &TablePath, rows: &RecordBatch, deletes: &[bool]) -> Result<()>;
     /// Prepares as a Flink job does: over the offsets of the newest entry (`ignore_previous_table_offsets` absent).
     async fn prepare_overlaid(&self, table: &TableInfo, offsets: &LakeOffsets) -> Result<String>;
     /// Records as a Flink job does that knows of no entry to keep (`earliest_snapshot_id_to_keep` absent).
@@ -82,6 +88,9 @@ pub async fn run(world: &dyn World) -> Result<()> {
     note("columns_come_behind_the_others", logs::columns_come_behind_the_others(world).await);
     note("partitions_have_their_layout", logs::partitions_have_their_layout(world).await);
     note("what_is_gone_is_stale", logs::what_is_gone_is_stale(world).await);
+    note("puts_become_changes", keyed::puts_become_changes(world).await);
+    note("states_are_what_the_log_comes_to", keyed::states_are_what_the_log_comes_to(world).await);
+    note("states_are_routed_by_their_partition", keyed::states_are_routed_by_their_partition(world).await);
     if world.offloads() {
         note("what_left_the_servers_reads_the_same", logs::what_left_the_servers_reads_the_same(world).await);
     }

@@ -212,6 +212,9 @@ impl crate::source::conformance::World for Twin {
     fn offloads(&self) -> bool {
         self.offloads
     }
+    fn serves_states(&self) -> bool {
+        true
+    }
     fn lease(&self) -> Option<Duration> {
         Some(Duration::from_mins(2))
     }
@@ -242,6 +245,9 @@ impl crate::source::conformance::World for Twin {
     }
     async fn append(&self, path: &TablePath, rows: &RecordBatch) -> Result<()> {
         self.service.cluster().append_rows(path, rows)
+    }
+    async fn put(&self, path: &TablePath, rows: &RecordBatch, deletes: &[bool]) -> Result<()> {
+        self.service.cluster().put_rows(path, rows, Some(deletes))
     }
     async fn prepare_overlaid(&self, table: &TableInfo, offsets: &LakeOffsets) -> Result<String> {
         self.service.cluster().prepare_raw(table.id, &table.path, offsets, false)
