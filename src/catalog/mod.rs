@@ -2,7 +2,9 @@
 //!
 //! Does what a coordinator does for lake tables (F6.4, F6.5, F4.4): create, alter, set the bucket count; always lake first, so that
 //! a failed call leaves Fluss as it was and the same call heals it. What a lake table should look like is `mapping`'s, how its
-//! files change `lake`'s. Callers: node, round.
+//! files change `lake`'s. Callers: node, round, cli (`sync`, `plan`, `rescale`).
+
+mod sync;
 
 use crate::error::{Error, Kind, Result};
 use crate::lake::{LakeTable, SchemaChange, Warehouse};
@@ -10,6 +12,8 @@ use crate::mapping::{Fit, LakeForm, SYSTEM_COLUMNS, compatible, fit, lake_path, 
 use crate::model::{Field, TableInfo};
 use crate::paimon::TableSchema;
 use crate::paimon::options::{IMMUTABLE, TableOptions};
+
+pub use sync::{State, mend, state};
 
 /// Fluss error codes that a coordinator answers with (F2.5).
 const INVALID_CONFIG: i32 = 39;

@@ -56,6 +56,8 @@ pub(super) enum Command {
     Plan(Plan),
     /// Change `bucket.num`, the bucket count of partitions made from then on: shows first, changes with --confirm.
     Rescale(Rescale),
+    /// Compare lake tables with their Fluss tables: columns, keys, options, bucket count; mend with --apply what needs no person.
+    Sync(Sync),
     /// Show the metadata of a lake table.
     Inspect(Inspect),
     /// Load JSON lines, CSV or Parquet into a table.
@@ -164,6 +166,26 @@ pub(super) struct Plan {
 }
 
 #[derive(Debug, clap::Args)]
+pub(super) struct Sync {
+    /// The table [default: all tables with the lake enabled].
+    #[arg(value_name = "DB.TABLE")]
+    pub(super) table: Option<TablePath>,
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: Option<String>,
+    /// End with code 6 when something differs.
+    #[arg(long, conflicts_with = "apply")]
+    pub(super) check: bool,
+    /// Make lake tables that are missing, add nullable columns at the end, set `bucket` and Fluss's own options; what is left is for a
+    /// person to decide (code 6).
+    #[arg(long)]
+    pub(super) apply: bool,
+    /// Print one JSON object per table.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub(super) struct Rescale {
     /// The table.
     #[arg(value_name = "DB.TABLE")]
@@ -265,6 +287,7 @@ impl Command {
             Self::Check(args) => vec![server(&args.server)],
             Self::Plan(args) => vec![server(&args.server)],
             Self::Rescale(args) => vec![server(&args.server)],
+            Self::Sync(args) => vec![server(&args.server)],
             Self::Backfill(args) => vec![server(&args.server)],
             Self::Load(args) => vec![server(&args.server)],
             Self::Quickstart(_) | Self::Node(_) | Self::Status(_) | Self::Inspect(_) => vec![],
@@ -283,6 +306,7 @@ impl Command {
             | Self::Check(_)
             | Self::Plan(_)
             | Self::Rescale(_)
+            | Self::Sync(_)
             | Self::Inspect(_)
             | Self::Load(_) => LogLevel::Warn,
         }

@@ -12,6 +12,8 @@ pub(crate) enum End {
     Failed(Error),
     /// Whoever read our stdout has seen enough.
     OutputClosed,
+    /// It ran to its end and found what it was asked to look for: a person has to decide.
+    Drift(String),
     /// A signal of this number stopped it; what it held is handed back.
     Signal(u8),
 }
@@ -34,10 +36,17 @@ pub(crate) const fn code(kind: Kind) -> u8 {
     }
 }
 
+/// Exit code of a check that found something.
+const DRIFT: u8 = 6;
+
 /// Says what has to be said and gives the exit code.
 pub(super) fn of(end: Result<(), End>, output: &mut Output) -> ExitCode {
     match end {
         Ok(()) | Err(End::OutputClosed) => ExitCode::SUCCESS,
+        Err(End::Drift(text)) => {
+            output.talk(&text);
+            ExitCode::from(DRIFT)
+        }
         Err(End::Signal(number)) => ExitCode::from(128_u8.saturating_add(number)),
         Err(End::Failed(error)) => {
             output.error(&error);

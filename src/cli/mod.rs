@@ -18,6 +18,7 @@ mod rescale;
 mod run;
 mod signals;
 mod status;
+mod sync;
 
 use std::process::ExitCode;
 
@@ -97,6 +98,7 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Check(args) => check::run(&args, settings, runtime, output).await,
         Command::Plan(args) => plan::run(&args, settings, runtime, output).await,
         Command::Rescale(args) => rescale::run(&args, settings, runtime, output).await,
+        Command::Sync(args) => sync::run(&args, settings, runtime, output).await,
         Command::Load(args) => load::run(&args, settings, runtime, output).await,
     }
 }

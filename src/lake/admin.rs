@@ -1,5 +1,7 @@
 //! A warehouse: making tables, and changing what their newest schema says (P2.4, P2.5).
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -8,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::model::Field;
 use crate::paimon::{TableSchema, number_nested, path, type_json};
 use crate::runtime::Runtime;
-use crate::storage::{Created, Store};
+use crate::storage::{self, Created, Store, StoreOptions};
 
 /// Lost races for the next schema id before altering gives up.
 const TRIES_MAX: usize = 20;
@@ -46,6 +48,19 @@ impl Warehouse {
     #[must_use]
     pub const fn new(store: Store, runtime: Runtime) -> Self {
         Self { store, runtime }
+    }
+
+    /// The warehouse at `url`; `None` when there is none. Nothing is made: an empty folder may be where one was mounted.
+    ///
+    /// # Errors
+    /// As [`storage::open`].
+    pub fn open_in(url: &str, options: &BTreeMap<String, String>, runtime: Runtime) -> Result<Option<Self>> {
+        if !storage::is_there(url)? {
+            return Ok(None);
+        }
+        let options = StoreOptions { options: options.clone(), ..StoreOptions::default() };
+        let store = storage::open(url, &options)?.with_fail_points(runtime.fail.clone());
+        Ok(Some(Self::new(store, runtime)))
     }
 
     /// Path or URL of the warehouse.

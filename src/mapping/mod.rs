@@ -4,6 +4,7 @@
 //! the other's. Does not own the formats (`fluss`, `paimon`) and does no I/O. Callers: plan, write (through round), catalog, node.
 
 mod compatible;
+mod difference;
 mod partition;
 mod repair;
 mod rows;
@@ -12,6 +13,7 @@ mod schema;
 mod tests;
 
 pub use compatible::{BucketDrift, Fit, LakeForm, bucket_drift, compatible, fit, not_taken_away};
+pub use difference::{Aspect, Difference, Mend, differences};
 pub use partition::partition_row;
 pub use repair::other_count_hint;
 pub use rows::LakeRows;

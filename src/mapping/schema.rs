@@ -12,7 +12,7 @@ const CATALOG_PREFIX: &str = "table.datalake.paimon.";
 /// A property that becomes the lake table's own.
 const LAKE_PREFIX: &str = "paimon.";
 /// Where every other property goes.
-const FLUSS_PREFIX: &str = "fluss.";
+pub(super) const FLUSS_PREFIX: &str = "fluss.";
 /// What only the coordinator sets (F6.4).
 const RESERVED: [&str; 3] = ["bucket", "bucket-key", "partition.legacy-name"];
 /// Names of the columns that tables from before FIP-27 end with, in order (F6.3).

@@ -16,6 +16,7 @@ mod rivals;
 mod schema;
 mod service;
 mod states;
+mod sync;
 mod types;
 mod volume;
 mod watch;

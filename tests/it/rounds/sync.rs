@@ -1,0 +1,122 @@
+//! `lakeward sync`: lake tables brought in step with their Fluss tables, beside whoever else does it.
+
+use lakeward::lake::SchemaChange;
+use serde_json::json as value;
+
+use super::binary::run;
+use super::*;
+
+/// What a process said, without the places of this run.
+pub(super) fn plain(text: &str, stage: &Stage) -> String {
+    text.replace(stage.dir.path().to_str().unwrap(), "DIR").replace(&stage.address(), "SERVER")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sync_shows_what_differs_ends_with_6_on_a_check_and_mends_what_needs_no_person() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..20, "a").await;
+    let address = stage.address();
+    let sync = async |more: &[&str]| run(&[&["sync", "--server", &address][..], more].concat(), None).await;
+    let check = sync(&["--check"]).await;
+    assert_eq!(
+        (check.code, plain(&check.stdout, &stage).as_str()),
+        (Some(0), "demo.orders: in step with DIR/warehouse/demo.db/orders\n"),
+        "{check:?}"
+    );
+    // By hand: another count, an option that Fluss reset, a comment.
+    let by_hand = |_: &_| {
+        let option = |key: &str, value: &str| SchemaChange::Option { key: key.into(), value: Some(value.into()) };
+        Ok(vec![SchemaChange::BucketCount(7), option("fluss.old", "1"), option("partition.legacy-name", "true")])
+    };
+    assert!(stage.lake(&path).await.alter(by_hand).await.unwrap());
+    let shown = sync(&[]).await;
+    assert_eq!(shown.code, Some(0), "without --check nothing is judged: {shown:?}");
+    let expected = "\
+demo.orders: 3 differences to DIR/warehouse/demo.db/orders
+  what differs                  in Fluss  in the lake  who mends it
+  option partition.legacy-name     false         true      a person
+  option fluss.old                     -            1       --apply
+  option bucket                        2            7       --apply
+  in Flink SQL, with the lake's catalog: ALTER TABLE `demo`.`orders` SET ('partition.legacy-name' = 'false'); keys can't be \
+                    altered, nor most of these options once there are snapshots: the way out is to move the lake table away, \
+                    and to set `table.datalake.enabled` to `false` and to `true` again, which makes a new one
+";
+    assert_eq!(plain(&shown.stdout, &stage), expected);
+    let checked = sync(&["--check", "demo.orders", "--json"]).await;
+    let report = &checked.json()[0];
+    assert_eq!(
+        (checked.code, &report["outcome"], &report["differences"][2]),
+        (
+            Some(6),
+            &value!("drift"),
+            &value!({
+                "aspect": "bucket", "name": "bucket", "fluss": "2", "lake": "7", "sql": null
+            })
+        ),
+        "{checked:?}"
+    );
+    let applied = sync(&["--apply"]).await;
+    assert_eq!(applied.code, Some(6), "one of them is for a person: {applied:?}");
+    assert!(applied.stdout.contains("mended: option bucket is 2\n"), "{applied:?}");
+    let schema = std::fs::read_dir(stage.dir.path().join("warehouse/demo.db/orders/schema")).unwrap().count();
+    let again = sync(&["--apply", "--json"]).await;
+    assert_eq!((again.code, &again.json()[0]["applied"]), (Some(6), &value!([])), "{again:?}");
+    let now = std::fs::read_dir(stage.dir.path().join("warehouse/demo.db/orders/schema")).unwrap().count();
+    assert_eq!((schema, now), (3, 3), "the same again makes no schema");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sync_makes_a_lake_table_that_nothing_was_tiered_into_and_two_at_once_make_one() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    stage.append(&path, 0..20, "a").await;
+    let folder = stage.dir.path().join("warehouse/demo.db/orders");
+    std::fs::remove_dir_all(&folder).unwrap();
+    let address = stage.address();
+    let sync = async |more: &[&str]| run(&[&["sync", "--server", &address][..], more].concat(), None).await;
+    let check = sync(&["--check"]).await;
+    assert!(check.code == Some(6) && check.stdout.ends_with("--apply makes it\n"), "{check:?}");
+    assert!(!folder.exists(), "a check changes nothing");
+    let (one, other) = futures::join!(sync(&["--apply", "--json"]), sync(&["--apply", "--json"]));
+    assert_eq!((one.code, other.code), (Some(0), Some(0)), "{one:?} {other:?}");
+    assert_eq!(stage.tier().await, [Some(1)]);
+    // Once rows were tiered an empty table in its place would be no help.
+    std::fs::remove_dir_all(&folder).unwrap();
+    let refused = sync(&["--apply"]).await;
+    assert!(refused.code == Some(6) && refused.stdout.contains("Fluss knows snapshot 1 of it"), "{refused:?}");
+    assert!(refused.stdout.contains("lakeward repair reset-offsets demo.orders --snapshot 0"), "{refused:?}");
+    assert!(!folder.exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sync_beside_a_rescale_and_tables_that_it_skips() {
+    let stage = Stage::with(|options| {
+        let packed = include_bytes!("../../../fixtures/node/registry.redb.zst");
+        std::fs::write(options.dir.join("registry.redb"), zstd::stream::decode_all(packed.as_slice()).unwrap()).unwrap();
+    })
+    .await;
+    let path = stage.table("orders", &orders()).await;
+    let address = stage.address();
+    let skipped = run(&["sync", "fluss.iceberg", "--server", &address, "--check"], None).await;
+    assert_eq!(
+        (skipped.code, skipped.stdout.as_str()),
+        (Some(0), "fluss.iceberg: skipped: lake format `iceberg`\n"),
+        "{skipped:?}"
+    );
+    let rescaling = async {
+        for count in [3, 4, 5] {
+            stage.admin.alter_bucket_count(&path, count).await.unwrap();
+        }
+    };
+    let syncing = async {
+        for _ in 0..3 {
+            let ended = run(&["sync", "demo.orders", "--server", &address, "--apply"], None).await;
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+        }
+    };
+    futures::join!(rescaling, syncing);
+    let last = run(&["sync", "demo.orders", "--server", &address, "--check"], None).await;
+    assert_eq!(last.code, Some(0), "{last:?}");
+    assert_eq!(stage.lake(&path).await.schema().option("bucket"), Some("5"));
+}
