@@ -4,6 +4,8 @@
 //! common ground: one lake snapshot, and the offsets up to which it has what Fluss gave it, taken so that both belong together while
 //! rounds go on. Commits go through `commit`. Caller: `cli`.
 
+pub mod orphans;
+mod rewrite;
 mod view;
 
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use crate::paimon::BinaryRow;
 use crate::runtime::Runtime;
 use crate::source::{LakeLedger, TableScan};
 
+pub use rewrite::{Held, RewriteOptions, Rewritten, held, rewrite};
 pub use view::{Tiered, View, view};
 
 /// A table under audit: in Fluss, in the lake, in the ledger between them.

@@ -9,6 +9,7 @@ use clap::builder::PossibleValue;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use super::load::Load;
+use super::repair::Repair;
 use crate::config::{Sources, Typed, duration, server};
 use crate::daemon::backfill::PartitionSpec;
 use crate::model::TablePath;
@@ -58,6 +59,10 @@ pub(super) enum Command {
     Rescale(Rescale),
     /// Compare lake tables with their Fluss tables: columns, keys, options, bucket count; mend with --apply what needs no person.
     Sync(Sync),
+    /// Do what a held table needs, once its operator has decided: shows first, does it with --confirm.
+    Repair(Repair),
+    /// Find files in lake tables that nothing names any more, and delete them with --delete.
+    Orphans(Orphans),
     /// Show the metadata of a lake table.
     Inspect(Inspect),
     /// Load JSON lines, CSV or Parquet into a table.
@@ -209,7 +214,49 @@ pub(super) struct Inspect {
     /// Folder of a lake table, such as `warehouse/demo.db/orders`.
     #[arg(value_name = "PATH")]
     pub(super) path: String,
+    /// What to list of it [default: an overview].
+    #[arg(value_enum, value_name = "WHAT")]
+    pub(super) what: Option<Part>,
+    /// The snapshot to look at [default: the newest].
+    #[arg(long, value_name = "ID")]
+    pub(super) snapshot: Option<i64>,
     /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What of a lake table is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// All snapshots that are there.
+    Snapshots,
+    /// The manifests of a snapshot.
+    Manifests,
+    /// The live files of a snapshot.
+    Files,
+    /// Files, rows and bucket totals of each partition in a snapshot.
+    Partitions,
+    /// Tags, which keep the files of their snapshot.
+    Tags,
+    /// Consumers, which keep snapshots from expiring; Lakeward's pins among them.
+    Consumers,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Orphans {
+    /// The tables [default: all tables with the lake enabled].
+    #[arg(value_name = "DB.TABLE")]
+    pub(super) tables: Vec<TablePath>,
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: Option<String>,
+    /// Only what is older than this: with --delete at least a day, since a round at work may name what is younger.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1d")]
+    pub(super) older_than: Duration,
+    /// Delete them; without, they are only listed.
+    #[arg(long)]
+    pub(super) delete: bool,
+    /// Print one JSON object per table.
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -288,6 +335,8 @@ impl Command {
             Self::Plan(args) => vec![server(&args.server)],
             Self::Rescale(args) => vec![server(&args.server)],
             Self::Sync(args) => vec![server(&args.server)],
+            Self::Orphans(args) => vec![server(&args.server)],
+            Self::Repair(args) => vec![server(&args.action.on().server)],
             Self::Backfill(args) => vec![server(&args.server)],
             Self::Load(args) => vec![server(&args.server)],
             Self::Quickstart(_) | Self::Node(_) | Self::Status(_) | Self::Inspect(_) => vec![],
@@ -307,6 +356,8 @@ impl Command {
             | Self::Plan(_)
             | Self::Rescale(_)
             | Self::Sync(_)
+            | Self::Orphans(_)
+            | Self::Repair(_)
             | Self::Inspect(_)
             | Self::Load(_) => LogLevel::Warn,
         }

@@ -1,4 +1,6 @@
-//! `lakeward inspect PATH`: what is in a lake table.
+//! `lakeward inspect PATH [WHAT]`: what is in a lake table. Needs no cluster.
+
+mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +42,7 @@ struct ColumnReport {
 #[derive(Debug, Serialize)]
 pub(super) struct SnapshotReport {
     pub(super) id: i64,
+    schema: i64,
     kind: String,
     user: String,
     time_ms: i64,
@@ -61,7 +64,10 @@ pub(super) struct PartitionReport {
 
 pub(super) async fn run(args: &Inspect, runtime: Runtime, output: &mut Output) -> Result<(), End> {
     let lake = open(&args.path, runtime).await?;
-    let report = report(&lake).await?;
+    if let Some(part) = args.what {
+        return parts::list(&lake, part, args.snapshot, args.json, output).await;
+    }
+    let report = report_of(&lake, args.snapshot).await?;
     if args.json { output.json(&report) } else { print(&report, output) }
 }
 
@@ -84,24 +90,43 @@ fn split(place: &str) -> Option<(String, String)> {
     Some((path.parent()?.to_str()?.to_owned(), path.file_name()?.to_str()?.to_owned()))
 }
 
-pub(super) async fn report(lake: &LakeTable) -> Result<Report> {
-    let newest = match lake.newest_snapshot_id().await? {
-        Some(id) => lake.snapshot(id).await?,
-        None => None,
-    };
-    let mut partitions = Vec::new();
-    if let Some(newest) = &newest {
-        for (row, live) in lake.live_partitions(newest, None).await?.iter() {
-            partitions.push(PartitionReport {
-                partition: path::partition_path(lake.schema(), row)?.trim_end_matches('/').to_owned(),
-                totals: live.totals.clone(),
-                files: live.files,
-                rows: live.rows,
-                bytes: live.bytes,
-            });
+/// The newest snapshot, or the one that is asked for; `None` on a table that was never written.
+async fn chosen(lake: &LakeTable, id: Option<i64>) -> Result<Option<Snapshot>> {
+    match (id, lake.newest_snapshot_id().await?) {
+        (Some(id), _) => {
+            let missing = || Error::invalid(format!("there is no snapshot `{id}` in `{}`", lake.location()));
+            lake.snapshot(id).await?.map(Some).ok_or_else(missing)
         }
-        partitions.sort_by(|a, b| a.partition.cmp(&b.partition));
+        (None, Some(newest)) => lake.snapshot(newest).await,
+        (None, None) => Ok(None),
     }
+}
+
+async fn partitions_of(lake: &LakeTable, snapshot: &Snapshot) -> Result<Vec<PartitionReport>> {
+    let mut partitions = Vec::new();
+    for (row, live) in lake.live_partitions(snapshot, None).await?.iter() {
+        partitions.push(PartitionReport {
+            partition: path::partition_path(lake.schema(), row)?.trim_end_matches('/').to_owned(),
+            totals: live.totals.clone(),
+            files: live.files,
+            rows: live.rows,
+            bytes: live.bytes,
+        });
+    }
+    partitions.sort_by(|a, b| a.partition.cmp(&b.partition));
+    Ok(partitions)
+}
+
+pub(super) async fn report(lake: &LakeTable) -> Result<Report> {
+    report_of(lake, None).await
+}
+
+async fn report_of(lake: &LakeTable, id: Option<i64>) -> Result<Report> {
+    let newest = chosen(lake, id).await?;
+    let partitions = match &newest {
+        Some(newest) => partitions_of(lake, newest).await?,
+        None => vec![],
+    };
     Ok(Report { path: lake.location(), schema: schema_report(lake.schema()), snapshot: newest.map(snapshot_report), partitions })
 }
 
@@ -119,6 +144,7 @@ fn schema_report(schema: &TableSchema) -> SchemaReport {
 fn snapshot_report(snapshot: Snapshot) -> SnapshotReport {
     SnapshotReport {
         id: snapshot.id,
+        schema: snapshot.schema_id,
         kind: snapshot.commit_kind,
         user: snapshot.commit_user,
         time_ms: snapshot.time_ms,
@@ -154,8 +180,12 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
     ))?;
     pairs("properties", &snapshot.properties, output)?;
     output.data("")?;
+    print_partitions(&report.partitions, output)
+}
+
+fn print_partitions(partitions: &[PartitionReport], output: &mut Output) -> Result<(), End> {
     let mut rows = vec![["partition", "total buckets", "files", "rows", "bytes"].map(str::to_owned).to_vec()];
-    for partition in &report.partitions {
+    for partition in partitions {
         let totals: Vec<String> = partition.totals.iter().map(i32::to_string).collect();
         let name = if partition.partition.is_empty() { "(whole table)" } else { &partition.partition };
         rows.push(vec![name.to_owned(), totals.join(", "), count(partition.files), count(partition.rows), count(partition.bytes)]);

@@ -11,9 +11,11 @@ mod exit;
 mod inspect;
 mod load;
 mod node;
+mod orphans;
 mod output;
 mod plan;
 mod quickstart;
+mod repair;
 mod rescale;
 mod run;
 mod signals;
@@ -98,6 +100,8 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Check(args) => check::run(&args, settings, runtime, output).await,
         Command::Plan(args) => plan::run(&args, settings, runtime, output).await,
         Command::Rescale(args) => rescale::run(&args, settings, runtime, output).await,
+        Command::Repair(args) => repair::run(&args, settings, runtime, output).await,
+        Command::Orphans(args) => orphans::run(&args, settings, runtime, output).await,
         Command::Sync(args) => sync::run(&args, settings, runtime, output).await,
         Command::Load(args) => load::run(&args, settings, runtime, output).await,
     }

@@ -139,10 +139,41 @@ impl CommitContext {
         }
     }
 
+    /// Records a snapshot over whatever Fluss knows, ids of before a rollback included, and again until it is K.
+    ///
+    /// # Errors
+    /// `Unavailable` when all tries are used up; `Stale` when the table is gone; those of [`LakeLedger::record`].
+    pub(super) async fn record_over(&self, entry: &Entry<'_>) -> Result<()> {
+        let mut pauses = self.backoff();
+        loop {
+            let sent = self.send(entry).await;
+            match sent {
+                Err(error) if error.kind() != Kind::Unavailable => return Err(error),
+                sent => {
+                    if self.known().await? == Ledger::At(entry.id, entry.offsets.clone()) {
+                        return Ok(());
+                    }
+                    let what = format!("record snapshot `{}` of `{}` in Fluss over what it knows", entry.id, self.table.path);
+                    match pauses.next_pause() {
+                        Some(pause) => self.runtime.clock.sleep(pause).await,
+                        None => {
+                            sent.map_err(|error| error.context(what.clone()))?;
+                            return Err(Error::unavailable(format!("{what}: somebody else records another one again and again")));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     async fn record_once(&self, entry: &Entry<'_>) -> Result<()> {
         if self.options.holds(Rule::ReadKnown) && self.known().await?.id() >= entry.id {
             return Ok(());
         }
+        self.send(entry).await
+    }
+
+    async fn send(&self, entry: &Entry<'_>) -> Result<()> {
         self.check_lease()?;
         self.ledger
             .record(LedgerRecord {

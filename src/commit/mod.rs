@@ -16,7 +16,8 @@
 //!
 //! Decisions are pure functions from facts to verdicts, told apart from the code that acts on them. What all of it promises stands in
 //! [`invariants`], and is asserted where it is cheap. Owns no data files: it
-//! tells the round whether they may be deleted ([`DataFiles`]). Imports no other stage. Caller: `round`.
+//! tells the round whether they may be deleted ([`DataFiles`]). Imports no other stage. Callers: `round`; `audit` and `cli` for an
+//! operator's word ([`say`]), maintenance ([`Replacement`]) and pins that are taken off.
 
 mod attempt;
 mod context;
@@ -27,11 +28,14 @@ mod probe;
 mod publish;
 mod recover;
 mod recovery;
+mod release;
+mod replace;
 mod rules;
 mod seen;
 mod told;
 #[cfg(test)]
 mod testing;
+mod word;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,11 +47,14 @@ use crate::paimon::{BinaryRow, EntryKind, ManifestEntry};
 pub use context::CommitContext;
 pub use probe::{prove, prove_once};
 pub use publish::{commit, keep_standing_pin};
-pub use recover::recover;
+pub use recover::{Judgement, judge, recover};
+pub use release::{OurPin, PinUse, Pins, check_release, look_at_pins, take_off};
+pub use replace::{MAINTENANCE_USER, Replacement};
 #[doc(hidden)]
 pub use rules::Rule;
 pub use seen::{COMMIT_IDENTIFIER, COMMIT_USER};
 pub use told::Statement;
+pub use word::{ground, say};
 
 /// Bounds of the commit stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::rules::Rule;
 use crate::model::RoundId;
 
 /// Pins of dead rounds go after this long: no living round is older (a round gives up after 12 h).
-const AGE_MAX_MS: i64 = 24 * 60 * 60 * 1000;
+pub(super) const AGE_MAX_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// What the consumer names of our pins begin with.
 pub(super) const PREFIX: &str = "lakeward-";

@@ -21,14 +21,22 @@ use crate::runtime::{Backoff, BackoffOptions};
 ///
 /// Nothing is made, and no pin touched but the standing one, when no offset advanced beyond `base`.
 pub async fn commit(context: &CommitContext, base: &Base, work: &RoundWork) -> CommitOutcome {
-    let mut round = match Round::new(context, base, work) {
-        Ok(Some(round)) => round,
-        Ok(None) => {
-            return match keep_standing_pin(context, base).await {
-                Ok(()) => CommitOutcome::Nothing,
-                Err(error) => CommitOutcome::Failed { error, files: DataFiles::Unnamed, published: None },
-            };
-        }
+    let failed = |error| CommitOutcome::Failed { error, files: DataFiles::Unnamed, published: None };
+    match work.check(base).map(|()| work.advances(base)) {
+        Ok(true) => drive(context, base, work, false).await,
+        Ok(false) => keep_standing_pin(context, base).await.map_or_else(failed, |()| CommitOutcome::Nothing),
+        Err(error) => failed(error),
+    }
+}
+
+/// Makes an operator's word visible, which has no rows and advances nothing: the same steps; recorded over any K.
+pub(super) async fn state(context: &CommitContext, base: &Base, work: &RoundWork) -> CommitOutcome {
+    drive(context, base, work, true).await
+}
+
+async fn drive(context: &CommitContext, base: &Base, work: &RoundWork, word: bool) -> CommitOutcome {
+    let mut round = match Round::new(context, base, work, word) {
+        Ok(round) => round,
         Err(error) => return CommitOutcome::Failed { error, files: DataFiles::Unnamed, published: None },
     };
     match round.publish().await {
@@ -80,6 +88,8 @@ struct Round<'a> {
     context: &'a CommitContext,
     base: &'a Base,
     work: &'a RoundWork,
+    /// An operator's word.
+    word: bool,
     options: TableOptions,
     /// The complete map: base and round.
     offsets: OffsetsFile,
@@ -95,19 +105,15 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    /// `None` when no offset advanced.
-    fn new(context: &'a CommitContext, base: &'a Base, work: &'a RoundWork) -> Result<Option<Self>> {
-        work.check(base)?;
+    fn new(context: &'a CommitContext, base: &'a Base, work: &'a RoundWork, word: bool) -> Result<Self> {
         if base.table != context.table.id {
             return Err(Error::internal(format!("base of table id `{}` for table id `{}`", base.table, context.table.id)));
         }
-        if !work.advances(base) {
-            return Ok(None);
-        }
-        Ok(Some(Self {
+        Ok(Self {
             context,
             base,
             work,
+            word,
             options: TableOptions::parse(context.lake.schema())?,
             offsets: OffsetsFile {
                 table: base.table,
@@ -124,7 +130,7 @@ impl<'a> Round<'a> {
             unknown: Unknown::default(),
             delta: None,
             staged: vec![],
-        }))
+        })
     }
 
     /// Steps 3 to 5: the snapshot that carries this round, and its offsets file.
@@ -416,7 +422,11 @@ impl<'a> Round<'a> {
             max_timestamps: &self.work.max_timestamps,
             earliest_to_keep: if self.base.id > 0 { self.base.id } else { KEEP_ALL },
         };
-        context.record(&entry).await?;
+        if self.word {
+            context.record_over(&entry).await?;
+        } else {
+            context.record(&entry).await?;
+        }
         fail.hit("commit.after_record").await?;
         let looked = if context.options.holds(Rule::LookAfter) { self.look_after(id).await } else { Ok(None) };
         match looked {
@@ -487,7 +497,7 @@ enum Found {
 
 /// What tells where rows lie and has changed. New columns and another bucket count for partitions to come are fine: files carry
 /// their own schema id and total.
-fn layout_change(before: &TableSchema, after: &TableSchema) -> Option<&'static str> {
+pub(super) fn layout_change(before: &TableSchema, after: &TableSchema) -> Option<&'static str> {
     let unaware = |schema: &TableSchema| schema.option("bucket").is_none_or(|bucket| bucket.trim() == "-1");
     if before.partition_keys != after.partition_keys {
         Some("the partition keys")

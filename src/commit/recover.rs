@@ -19,6 +19,54 @@ use crate::model::{RoundId, SnapshotId};
 /// gone, another one, or never stands still; `Unavailable`; `Invalid` when the coordinator answers something else.
 pub async fn recover(context: &CommitContext) -> Result<Base> {
     let born_ms = context.lake.schema_zero().await?.time_ms;
+    let (step, facts) = decided(context).await?;
+    let published: BTreeSet<RoundId> = facts.snapshots.values().flatten().filter_map(Seen::round).collect();
+    let base = |found: Option<Found>, floor: i64, recovered: Option<SnapshotId>| {
+        let found = found.unwrap_or_default();
+        let (id, delta_list, offsets) = (found.id, found.delta_list, found.offsets);
+        Base { table: context.table.id, offsets, recovered, id, delta_list, floor, born_ms, published }
+    };
+    match step {
+        Step::Record(found) => {
+            if context.options.holds(Rule::RecordFound) {
+                record(context, &found).await?;
+            }
+            let id = found.id;
+            Ok(base(Some(found), id, Some(SnapshotId(id))))
+        }
+        Step::Stands { base: found, floor, .. } => Ok(base(found, floor, None)),
+        Step::Fault(fault) => Err(context.held(fault)),
+        Step::ReadSnapshot(_) | Step::ReadFile(_) | Step::CompareFile(_) => Err(Error::internal("recovery was not decided")),
+    }
+}
+
+/// What recovery would find.
+#[derive(Debug)]
+pub enum Judgement {
+    /// K stands; `None` = never tiered.
+    Stands(Option<SnapshotId>),
+    /// This snapshot is in the lake and would be recorded.
+    Unrecorded(SnapshotId),
+    /// The table is held.
+    Held(Error),
+}
+
+/// Step 1 without its acts: nothing is recorded or pinned.
+///
+/// # Errors
+/// As [`recover`], but for what holds the table.
+pub async fn judge(context: &CommitContext) -> Result<Judgement> {
+    let (step, _) = decided(context).await?;
+    match step {
+        Step::Record(found) => Ok(Judgement::Unrecorded(SnapshotId(found.id))),
+        Step::Stands { base, .. } => Ok(Judgement::Stands(base.map(|found| SnapshotId(found.id)))),
+        Step::Fault(fault) => Ok(Judgement::Held(context.held(fault))),
+        Step::ReadSnapshot(_) | Step::ReadFile(_) | Step::CompareFile(_) => Err(Error::internal("recovery was not decided")),
+    }
+}
+
+/// Looks until all stands still.
+async fn decided(context: &CommitContext) -> Result<(Step, Facts)> {
     let mut pauses = context.backoff();
     loop {
         // K first: what is committed between the two reads is then met by the walk.
@@ -47,24 +95,7 @@ pub async fn recover(context: &CommitContext) -> Result<Base> {
             }
             continue;
         }
-        let published: BTreeSet<RoundId> = facts.snapshots.values().flatten().filter_map(Seen::round).collect();
-        let base = |found: Option<Found>, floor: i64, recovered: Option<SnapshotId>| {
-            let found = found.unwrap_or_default();
-            let (id, delta_list, offsets) = (found.id, found.delta_list, found.offsets);
-            Base { table: context.table.id, offsets, recovered, id, delta_list, floor, born_ms, published }
-        };
-        return match step {
-            Step::Record(found) => {
-                if context.options.holds(Rule::RecordFound) {
-                    record(context, &found).await?;
-                }
-                let id = found.id;
-                Ok(base(Some(found), id, Some(SnapshotId(id))))
-            }
-            Step::Stands { base: found, floor, .. } => Ok(base(found, floor, None)),
-            Step::Fault(fault) => Err(context.held(fault)),
-            Step::ReadSnapshot(_) | Step::ReadFile(_) | Step::CompareFile(_) => Err(Error::internal("recovery was not decided")),
-        };
+        return Ok((step, facts));
     }
 }
 

@@ -20,7 +20,7 @@ pub const COMMIT_IDENTIFIER: i64 = i64::MAX;
 const PATH: &str = "fluss-offsets";
 /// The complete offsets as JSON (F3.1); above [`PLAIN_BYTES_MAX`] with [`PACKED`] in front, then base64 of zstd of it.
 const OFFSETS: &str = "lakeward.offsets";
-const ROUND: &str = "lakeward.round-id";
+pub(super) const ROUND: &str = "lakeward.round-id";
 const BASE: &str = "lakeward.base";
 const EPOCH: &str = "lakeward.tiering-epoch";
 

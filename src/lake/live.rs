@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::{LakeTable, READS_MAX};
 use crate::error::{Error, Result};
 use crate::model::{DataType, Datum};
-use crate::paimon::manifest::{decode_entries, decode_list};
+use crate::paimon::manifest::{decode_entries, decode_index_names, decode_list};
 use crate::paimon::merge::{FileIdentity, merge_entries};
 use crate::paimon::{BinaryRow, EntryKind, ManifestEntry, ManifestFile, Snapshot, path};
 
@@ -71,6 +71,16 @@ impl LakeTable {
         let place = path::manifest(name);
         let bytes = self.store.get_existing(&self.object(&place)).await?;
         self.runtime.encoders.run(move || decode_entries(&bytes)).await?.map_err(|error| self.at(error, &place))
+    }
+
+    /// Names of the index files that an index manifest lists.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Data` when it is missing or wrong.
+    pub async fn index_files(&self, name: &str) -> Result<Vec<String>> {
+        let place = path::manifest(name);
+        let bytes = self.store.get_existing(&self.object(&place)).await?;
+        decode_index_names(&bytes).map_err(|error| self.at(error, &place))
     }
 
     /// All manifests of a snapshot: base list, then delta list.

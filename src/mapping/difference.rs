@@ -80,11 +80,13 @@ pub fn differences(table: &TableInfo, lake: &TableSchema) -> Result<Vec<Differen
     let (expected, place) = (lake_schema(table)?, lake_path(table)?);
     let form = LakeForm::of(lake);
     let (users, _) = user_columns(lake, form);
-    // Only where nothing else is wrong with the columns can some be added at the end.
-    let addable = fit(table, lake).map(|fit| fit.missing).unwrap_or_default();
+    // What does not fit may be another table of that name: nothing is mended there before a person has looked.
+    let fit = fit(table, lake).ok();
+    let addable = fit.as_ref().map(|fit| fit.missing.as_slice()).unwrap_or_default();
     let mut found = Vec::new();
     let mut add = |aspect, name: &str, fluss: Option<String>, lake: Option<String>, mend: Option<Mend>, repair: Option<Repair>| {
         let sql = repair.map(|repair| repair.sql(&place));
+        let mend = mend.filter(|_| fit.is_some());
         found.push(Difference { aspect, name: name.to_owned(), fluss, lake, mend, sql });
     };
     let mut before: Option<&Field> = None;

@@ -83,6 +83,19 @@ pub fn decode_list(bytes: &[u8]) -> Result<Vec<ManifestFile>> {
     Ok(manifests)
 }
 
+/// Names of the index files that an index manifest lists (P4.8).
+///
+/// # Errors
+/// As [`decode_entries`].
+pub fn decode_index_names(bytes: &[u8]) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    avro::read(bytes, |record| {
+        names.push(Fields(record).string("_FILE_NAME")?);
+        Ok(())
+    })?;
+    Ok(names)
+}
+
 fn put_strings(to: &mut Vec<u8>, texts: &[String]) {
     if !texts.is_empty() {
         put_long(to, i64::try_from(texts.len()).unwrap_or(i64::MAX));

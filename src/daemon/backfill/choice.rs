@@ -46,6 +46,12 @@ fn text(pairs: &[(String, String)]) -> String {
 }
 
 impl PartitionSpec {
+    /// Keys and values, as they were typed.
+    #[must_use]
+    pub fn pairs(&self) -> &[(String, String)] {
+        &self.0
+    }
+
     fn names(&self, partition: &Partition) -> bool {
         self.0.iter().all(|pair| partition.spec.contains(pair))
     }
