@@ -9,7 +9,7 @@ use super::output::{Output, count};
 use super::run::gravest;
 use super::{End, connect};
 use crate::catalog;
-use crate::commit::COMMIT_USER;
+use crate::commit::{self, COMMIT_USER, CommitContext, Judgement};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
 use crate::mapping::{BucketDrift, bucket_drift};
@@ -129,6 +129,19 @@ pub(super) async fn look(context: &RoundContext, path: &TablePath) -> Result<(Re
     let mut faults = Vec::new();
     match open_lake(&table, &context.runtime).await {
         Ok((lake, _)) => {
+            // What would hold the table before anything is planned.
+            let protocol = CommitContext {
+                table: Arc::clone(&table),
+                lake: Arc::clone(&lake),
+                ledger: Arc::clone(&context.ledger),
+                lease: None,
+                scan: Arc::clone(&context.scan),
+                runtime: context.runtime.clone(),
+                options: context.options.commit,
+            };
+            if let Judgement::Held(fault) = commit::judge(&protocol).await? {
+                faults.push(fault);
+            }
             report.bucket_drift = bucket_drift(&table, lake.schema());
             match catalog::missing(&lake, &table).await {
                 Ok(missing) => report.missing_columns = missing.into_iter().map(|field| field.name).collect(),
@@ -204,6 +217,9 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
     }
     for fault in &report.faults {
         output.data(&format!("  fault ({}): {}", fault.kind, fault.message))?;
+        if let Some(hint) = &fault.hint {
+            output.data(&format!("    {hint}"))?;
+        }
     }
     Ok(())
 }

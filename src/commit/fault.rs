@@ -51,7 +51,7 @@ impl Fault {
     /// `lake` = the lake table's URL, `table` = its name in Fluss.
     pub(super) fn into_error(self, table: &str, lake: &str) -> Error {
         let kind = if matches!(self, Self::OldVersion { .. }) { Kind::Unsupported } else { Kind::Data };
-        Error::new(kind, format!("table `{table}`: {}", self.message(lake))).with_hint(self.hint(lake))
+        Error::new(kind, format!("table `{table}`: {}", self.message(lake))).with_hint(self.hint(table, lake))
     }
 
     fn message(&self, lake: &str) -> String {
@@ -111,36 +111,43 @@ impl Fault {
         }
     }
 
-    fn hint(&self, lake: &str) -> String {
+    /// The ways out, down to the command (README, "What a held table needs").
+    fn hint(&self, table: &str, lake: &str) -> String {
+        let accept = format!("`lakeward repair accept-base {table}`");
+        let reset = format!("`lakeward repair reset-offsets {table}");
         match self {
             Self::OtherTable { .. } => format!(
-                "drop or move away the lake table `{lake}` if its rows are those of the dropped table; the next round fills a new one"
+                "drop or move away the lake table `{lake}` if its rows are those of the dropped table; the next round fills a new one; if \
+                 they are to stay below those of this table: {reset} --snapshot 0`"
             ),
             Self::NewestBelow { .. } | Self::KnownNotFluss { .. } | Self::KnownOffsetsDiffer { .. } | Self::BaseReplaced { .. } => {
-                "if the rollback was wanted: record the newest Fluss-made snapshot that is left, with an offsets file of its own offsets, in Fluss (PrepareLakeTableSnapshot, then CommitLakeTableSnapshot with it; `lakeward inspect` shows id and offsets), and what lies beyond is tiered again; if not: put the snapshot files back".to_owned()
+                format!(
+                    "if that was wanted: {accept} takes the newest Fluss-made snapshot that is left, and what lies beyond is tiered again; if \
+                 not: put the snapshot files back"
+                )
             }
-            Self::NotStanding { .. } => {
-                "compare both with `lakeward inspect`; let every committer of this table use atomic creates (a catalog with a lock), then roll the lake table back to the last snapshot that is whole, and tier again from its offsets".to_owned()
-            }
-            Self::Doubled { own, .. } => format!(
-                "stop the Java job, roll the lake table back to snapshot `{own}`, and record that snapshot with its own offsets in Fluss; what lies beyond is tiered again"
+            Self::NotStanding { .. } => format!(
+                "compare both with `lakeward inspect`; let every committer of this table use atomic creates (a catalog with a lock), then \
+                 roll the lake table back to the last snapshot that is whole, and {accept}: what lies beyond is tiered again"
             ),
-            Self::WentBack { before, .. } => format!(
-                "stop the Java job, roll the lake table back to snapshot `{before}`, and record that snapshot with its own offsets in Fluss; what lies beyond is tiered again"
+            Self::Doubled { own: back, .. } | Self::WentBack { before: back, .. } => format!(
+                "stop the Java job, roll the lake table back to snapshot `{back}`, and {accept}: what lies beyond is tiered again; without \
+                 the rollback that leaves the rows as they are"
             ),
-            Self::LedgerLost => {
-                "put the offsets file back where Fluss keeps remote data, or record the newest Fluss-made snapshot with a newly prepared offsets file".to_owned()
-            }
+            Self::LedgerLost => format!(
+                "put the offsets file back where Fluss keeps remote data; or say where the lake stands: {reset} --offsets FILE`, or \
+                 {reset} --snapshot 0` if no row of this table is in it"
+            ),
             Self::OffsetsGone { .. } | Self::OffsetsBroken { .. } => {
-                "put the file back, or prepare a new one with the offsets that this snapshot ends at and record the snapshot with it in Fluss".to_owned()
+                format!("put the file back, or say the offsets that this snapshot ends at: {reset} --offsets FILE`")
             }
             Self::OldVersion { .. } => "let the tiering job of Fluss 0.9 or 1.0 run one round on this table first".to_owned(),
-            Self::Overwritten { snapshot, .. } => format!(
-                "the round's data files are still there (the snapshot's delta manifest names them): add them again, or tier again from the offsets of snapshot `{}`; keep committers without atomic create away from this table",
-                snapshot - 1
+            Self::Overwritten { .. } => format!(
+                "keep committers without atomic create away from this table, then {accept}: the rows of that round are tiered again"
             ),
             Self::RolledBack { snapshot, .. } => format!(
-                "if the rollback was not wanted, put `snapshot/snapshot-{snapshot}` back; else record the newest Fluss-made snapshot that is left with its own offsets in Fluss, and what lies beyond is tiered again"
+                "if the rollback was not wanted, put `snapshot/snapshot-{snapshot}` back; else {accept}: what lies beyond the newest \
+                 Fluss-made snapshot that is left is tiered again"
             ),
         }
     }

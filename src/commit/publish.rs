@@ -381,7 +381,11 @@ impl<'a> Round<'a> {
             theirs.join("`, `"),
             lake.location()
         ))
-        .with_hint("rewrite that partition of the lake table with the count that Fluss says: Paimon's `rescale` procedure or INSERT OVERWRITE, with the option `bucket` set to it"))
+        .with_hint(format!(
+            "write that partition of the lake table again by the count that Fluss says: `lakeward repair rewrite-partition {table}{}`, or \
+             Paimon's `rescale` procedure",
+            if folder.is_empty() { String::new() } else { format!(" --partition {}", folder.trim_end_matches('/')) }
+        )))
     }
 
     /// What the snapshot says beyond its lists, in this attempt.

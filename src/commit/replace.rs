@@ -206,7 +206,7 @@ impl<'a> Replacement<'a> {
         let schema_id = self.check(&newest).await?;
         if self.delta.is_none() {
             let removed = self.replaced.iter().cloned().map(|entry| ManifestEntry { kind: EntryKind::Delete, ..entry });
-            self.delta = Some(lake.write_delta(removed.chain(added.iter().cloned()).collect()).await?);
+            self.delta = Some(lake.write_delta(removed.chain(added.iter().cloned()).collect(), vec![]).await?);
         }
         let Some(delta) = &self.delta else { return Err(Error::internal("no delta")) };
         let staged = match lake.stage(Some(&newest), delta, self.attempts == 0).await {

@@ -48,6 +48,7 @@ pub async fn say(context: &CommitContext, ground: &Base, offsets: LakeOffsets) -
         started_ms: context.runtime.clock.now_ms(),
         tiering_epoch: None,
         entries: vec![],
+        changelog: vec![],
         end_offsets: LakeOffsets::default(),
         max_timestamps: BTreeMap::new(),
     };

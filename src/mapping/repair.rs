@@ -66,9 +66,13 @@ pub fn other_count_hint(table: &TableInfo, partition: Option<&Partition>, count:
             format!("; if they went with the partition that was dropped: ALTER TABLE {name} DROP PARTITION ({})", equal.join(", ")),
         ),
     };
+    let command = match spec {
+        [] => format!("lakeward repair rewrite-partition {}", table.path),
+        _ => format!("lakeward repair rewrite-partition {} --partition {}", table.path, pairs.join("/")),
+    };
     let table = text(&format!("{}.{}", lake.database, lake.table));
     format!(
-        "in Flink SQL (batch mode), with the lake's catalog: if its rows are to stay, they have to be written again by `{count}` \
+        "if its rows are to stay: `{command}`, or in Flink SQL (batch mode), with the lake's catalog, written again by `{count}` \
          buckets: CALL sys.rescale(`table` => {table}, `bucket_num` => {count}{only}){drop}"
     )
 }
