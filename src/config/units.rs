@@ -12,7 +12,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 
 /// Milliseconds of a duration text.
 pub(super) fn millis(text: &str) -> Result<u64, String> {
-    scaled(text, &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)])
+    scaled(text, &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)])
         .ok_or_else(|| format!("`{text}` is not a duration such as `500ms`, `30s`, `2m` or `1h`"))
 }
 

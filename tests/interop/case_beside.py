@@ -192,7 +192,7 @@ class Overlap:
         rows_equal(shared.world, shared.folder(ZOMBIE), twice)
         shared.write([LATE, ZOMBIE])
         said = until(30, "hold", self.held)
-        for fact in (ZOMBIE, f"above `{self.own}` up to `{self.own + 1}`", f"`{len(self.doubled)}` rows", "roll the lake table back"):
+        for fact in (ZOMBIE, f"above `{self.own}` up to `{self.own + 1}`", f"`{len(self.doubled)}` rows", "roll the lake table back", f"lakeward repair accept-base {ZOMBIE}"):
             check(fact in said, f"the hold does not say {fact}: {said}")
         same(shared.newest(ZOMBIE)["id"], self.own + 1, "newest snapshot of the table on hold")
         shared.ours([LATE])
@@ -207,10 +207,9 @@ class Overlap:
     def way_out(self, job):
         """As the hold says: back to our snapshot, and Fluss told so; what lies beyond is tiered again."""
         shared = self.shared
-        told = json.loads(shared.snapshot(ZOMBIE, self.own)["properties"]["lakeward.offsets"])
-        offsets = [(p["partition_id"], bucket, end) for p in told["partition_offsets"] for bucket, end in enumerate(p["bucket_offsets"]) if end >= 0]
         shared.lake(ZOMBIE, "roll-back", snapshot=self.own)
-        frames.record(shared.cluster.address, shared.ids[ZOMBIE], ZOMBIE, self.own, offsets)
+        done = shared.world.says("repair", "accept-base", ZOMBIE, "--server", shared.cluster.address, "--confirm")[0]
+        same((done["outcome"], done["snapshot"]), ("done", self.own + 1), "what the operator's word came to")
         shared.ours([ZOMBIE])
         shared.agree([ZOMBIE], "ours")
         shared.write([ZOMBIE])

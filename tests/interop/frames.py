@@ -101,16 +101,3 @@ def _report(address, table_id, kind):
     accepted = [entry for entry in every(answer, kind + 2) if first(entry, 2) is None]
     if len(accepted) != 1:
         raise OSError(f"{len(accepted)} of {len(epochs)} epochs of table {table_id} were accepted")
-
-
-def record(address, table_id, table, snapshot, offsets):
-    """What an operator does who knows better than Fluss: `snapshot` is its newest lake snapshot and ends at `offsets` [partition id, bucket, offset]."""
-    path = message((1, table.split(".")[0]), (2, table.split(".")[1]))
-    ends = [message((1, partition), (2, bucket), (4, offset)) for partition, bucket, offset in offsets]
-    answer = call(address, PREPARE, message((1, message((1, table_id), (2, path), *((3, end) for end in ends))), (2, True)))
-    file = first(first(answer, 1), 4)
-    entry = message((1, table_id), (2, snapshot), (3, file), (4, file), (5, -1))
-    info = message((1, table_id), (2, snapshot), *((3, message((1, p), (2, b), (4, o))) for p, b, o in offsets), (4, path))
-    answer = call(address, COMMIT, message((1, info), (2, entry)))
-    if first(first(answer, 1), 1):
-        raise OSError(f"record of snapshot {snapshot} of {table} was refused: {first(answer, 1)}")

@@ -10,6 +10,7 @@ mod crash;
 mod edges;
 mod load;
 mod nested;
+mod repair;
 mod rescale;
 mod restart;
 mod rivals;

@@ -70,15 +70,13 @@ impl Service {
         &self.runtime.fail
     }
 
-    /// One round.
-    pub(crate) async fn round(&self) -> Result<Ended> {
-        let started_ms = self.runtime.clock.now_ms();
+    /// What each step of the protocol has at hand.
+    pub(crate) async fn context(&self) -> Result<CommitContext> {
         let table = Arc::new(self.cluster.table_info(&self.world.path).await?);
         let lake = LakeTable::open(self.store.clone(), ROOT, self.runtime.clone()).await?;
-        let lake = Arc::new(lake.ok_or_else(|| Error::unavailable("no lake table yet"))?);
-        let context = CommitContext {
-            table: Arc::clone(&table),
-            lake: Arc::clone(&lake),
+        Ok(CommitContext {
+            table,
+            lake: Arc::new(lake.ok_or_else(|| Error::unavailable("no lake table yet"))?),
             ledger: Arc::new(Stalling {
                 inner: Arc::clone(&self.cluster),
                 stall: Mutex::new(self.stall_after_k.clone()),
@@ -88,7 +86,14 @@ impl Service {
             scan: Arc::clone(&self.cluster) as _,
             runtime: self.runtime.clone(),
             options: self.options,
-        };
+        })
+    }
+
+    /// One round.
+    pub(crate) async fn round(&self) -> Result<Ended> {
+        let started_ms = self.runtime.clock.now_ms();
+        let context = self.context().await?;
+        let (table, lake) = (Arc::clone(&context.table), Arc::clone(&context.lake));
         let base = commit::recover(&context).await?;
         if let Some(stall) = &self.stall_after_recovery {
             stall.notified().await;
