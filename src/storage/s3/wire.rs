@@ -141,7 +141,16 @@ impl Fault {
 
     /// What would help, where `right` on `place` was needed.
     pub(super) fn hint(&self, right: &str, place: &str) -> Option<String> {
-        let Self::Refused { status, code, .. } = self else { return None };
+        let (status, code) = match self {
+            Self::Refused { status, code, .. } => (status, code),
+            Self::Lost(words) if words.contains("certificate") => {
+                return Some("if the store has a certificate of its own, name it in `s3.ca_file`".to_owned());
+            }
+            Self::Lost(words) if words.contains("(Connect)") => {
+                return Some("is the store up, and `s3.endpoint` its address as seen from here?".to_owned());
+            }
+            Self::Lost(_) | Self::Credentials { .. } | Self::Odd(_) => return None,
+        };
         Some(match (status, code.as_str()) {
             (_, "NoSuchBucket") => "make the bucket, or see the warehouse's URL".to_owned(),
             (_, "RequestTimeTooSkewed") => "the clock of this machine is wrong: set it".to_owned(),

@@ -235,4 +235,5 @@ async fn a_bucket_or_server_that_is_not_there_is_named() {
     drop(server);
     let error = gone.get("a").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.hint().unwrap().contains("`s3.endpoint`"), "{:?}", error.hint());
 }
