@@ -16,7 +16,7 @@ use crate::commit::{CommitContext, OurPin, PinUse, look_at_pins};
 use crate::error::{Error, Kind, Result};
 use crate::lake::LakeTable;
 use crate::paimon::{Snapshot, path};
-use crate::storage::Listed;
+use crate::storage::{HangingUpload, Listed};
 
 /// Files older than this can be of no living round, nor of a PUT that is still on its way (commit.md, Files).
 pub const AGE_MIN: Duration = Duration::from_secs(24 * 60 * 60);
@@ -41,6 +41,8 @@ pub struct Orphan {
 pub struct Orphans {
     /// Files, by path.
     pub files: Vec<Orphan>,
+    /// Uploads in parts that were never ended: they show nowhere, and are paid for.
+    pub uploads: Vec<HangingUpload>,
     /// Pins of ours that nobody needs.
     pub pins: Vec<OurPin>,
     /// Files that something names.
@@ -62,7 +64,7 @@ pub async fn orphans(context: &CommitContext, age: Duration) -> Result<Orphans> 
     let candidates: Vec<(String, &Listed)> =
         listed.iter().filter_map(|listed| Some((below(listed)?, listed))).filter(|(path, _)| is_swept(path)).collect();
     let names = named(lake).await?;
-    let mut found = Orphans { files: vec![], pins: vec![], named: 0, young: 0 };
+    let mut found = Orphans { files: vec![], uploads: vec![], pins: vec![], named: 0, young: 0 };
     for (path, listed) in candidates {
         if names.contains(file_name(&path)) {
             found.named += 1;
@@ -73,6 +75,8 @@ pub async fn orphans(context: &CommitContext, age: Duration) -> Result<Orphans> 
         }
     }
     found.files.sort();
+    found.uploads = lake.store().hanging_uploads(lake.root()).await?;
+    found.uploads.retain(|upload| upload.begun_ms < cutoff);
     let pins = look_at_pins(context).await?.pins;
     found.pins = pins.into_iter().filter(|pin| pin.for_what == PinUse::Dead && pin.written_ms < cutoff).collect();
     Ok(found)
@@ -88,9 +92,15 @@ pub async fn delete(context: &CommitContext, found: &Orphans) -> Result<()> {
     if let Some(young) = found.files.iter().find(|file| file.modified_ms >= cutoff) {
         return Err(Error::invalid(format!("`{}` is younger than a day: a round at work may still name it", young.path)));
     }
+    if let Some(young) = found.uploads.iter().find(|upload| upload.begun_ms >= cutoff) {
+        return Err(Error::invalid(format!("the upload of `{}` is younger than a day: a round may be at it", young.path)));
+    }
     let deletes = found.files.iter().map(|file| async move { lake.store().delete(&lake.object(&file.path)).await });
     let ended: Vec<Result<()>> = stream::iter(deletes).buffer_unordered(DELETES_AT_ONCE).collect().await;
     ended.into_iter().collect::<Result<()>>()?;
+    for upload in &found.uploads {
+        lake.store().abort_upload(upload).await?;
+    }
     for pin in &found.pins {
         lake.delete_pin(&pin.name).await?;
     }

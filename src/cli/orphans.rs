@@ -22,6 +22,8 @@ struct Report {
     lake: String,
     files: Vec<Orphan>,
     bytes: u64,
+    /// Objects that uploads would make which were never ended, below the store's root.
+    uploads: Vec<String>,
     /// Consumer names of pins of ours that nobody needs.
     pins: Vec<String>,
     /// Files that something names.
@@ -60,7 +62,7 @@ pub(super) async fn run(args: &Args, settings: Settings, runtime: Runtime, outpu
                 if !args.json {
                     print(&report, output)?;
                 }
-                let is_any = !found.files.is_empty() || !found.pins.is_empty();
+                let is_any = !found.files.is_empty() || !found.uploads.is_empty() || !found.pins.is_empty();
                 let ended = if args.delete && is_any { orphans::delete(&patient.commit, &found).await } else { Ok(()) };
                 report.deleted = args.delete && is_any && ended.is_ok();
                 if args.json {
@@ -91,6 +93,7 @@ impl Report {
             lake,
             bytes: found.files.iter().map(|file| file.bytes).sum(),
             files: found.files.clone(),
+            uploads: found.uploads.iter().map(|upload| upload.path.clone()).collect(),
             pins: found.pins.iter().map(|pin| pin.name.clone()).collect(),
             named: found.named,
             young: found.young,
@@ -114,6 +117,9 @@ fn print(report: &Report, output: &mut Output) -> Result<(), End> {
     }
     if files > LISTED_MAX {
         output.data(&format!("  … and {} more (--json has all)", count((files - LISTED_MAX) as i128)))?;
+    }
+    for upload in &report.uploads {
+        output.data(&format!("  an upload that was never ended: {upload}"))?;
     }
     for pin in &report.pins {
         output.data(&format!("  dead pin consumer-{pin}"))?;
