@@ -31,14 +31,20 @@ impl Pump {
     /// Delivers the whole state: at least one chunk, each with the offset at which the log goes on. Nothing, if it was cut before it
     /// began.
     pub(super) async fn run_state(self: Arc<Self>, to: &mpsc::Sender<Result<Chunk>>) -> Result<()> {
-        // Before the permit: who waits for a place must not hold memory that others need to get on.
-        let _slot = Arc::clone(&self.states).acquire_owned().await;
+        let bytes_max = self.options.bucket_bytes.clamp(1, STATE_BYTES_MAX);
+        let room = async {
+            // Before the permit: who waits for a place must not hold memory that others need to get on.
+            let slot = Arc::clone(&self.states).acquire_owned().await;
+            (slot, self.runtime.budget.acquire(memory(bytes_max)).await)
+        };
+        let (_slot, permit) = tokio::select! {
+            room = room => room,
+            () = self.cut.cancelled() => return Ok(()),
+        };
         if self.cut.is_due() {
             return Ok(());
         }
         self.runtime.fail.hit("read.before_fetch").await?;
-        let bytes_max = self.options.bucket_bytes.clamp(1, STATE_BYTES_MAX);
-        let permit = self.runtime.budget.acquire(memory(bytes_max)).await;
         let request =
             StateRequest { table: Arc::clone(&self.remote.table), bucket: self.split.bucket, layout: self.split.layout, bytes_max };
         let scan = self.remote.scan.open_state(request).await?;

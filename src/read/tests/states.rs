@@ -162,6 +162,27 @@ async fn more_states_than_places_are_read_one_after_the_other_in_a_small_budget(
     world.nothing_held().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cut_ends_the_wait_for_a_place_and_no_state_begins_after_it() {
+    let world = keyed(8 << 20);
+    let splits: Vec<Split> = (0..40).map(|_| world.state(0)).collect();
+    let hangs = Faults::scripted(|act, _| (act == "next_state").then_some(Fault::Hang));
+    let cut = whole();
+    let reader = world.state_reader(&splits, hangs, cut.clone(), 1).await;
+    let mut streams: Vec<SplitStream> = splits.iter().map(|split| reader.open(split).unwrap()).collect();
+    while world.cluster.open_states() < 16 {
+        tokio::task::yield_now().await;
+    }
+    cut.cut();
+    let mut waiting = 0;
+    for stream in &mut streams {
+        waiting += usize::from(stream.next().await.unwrap().is_none());
+    }
+    assert_eq!((waiting, world.cluster.open_states()), (24, 16));
+    drop((streams, reader));
+    world.nothing_held().await;
+}
+
 /// The golden batches with changes: +I −U +U +I −D, each kind in its place also where a split begins or ends inside.
 #[tokio::test(start_paused = true)]
 async fn changes_keep_their_kinds_in_every_log_format() {
