@@ -52,6 +52,8 @@ impl Ddl {
 pub struct TableParts {
     /// `name TYPE [NOT NULL]`.
     pub columns: Vec<(String, DataType)>,
+    /// Primary key; none = a log table.
+    pub primary_key: Vec<String>,
     /// Partition columns.
     pub partition_keys: Vec<String>,
     /// Bucket key.
@@ -69,7 +71,7 @@ impl TableParts {
     /// `Invalid` when a key names no column, or a column is there twice.
     pub fn descriptor(self) -> Result<TableDescriptor> {
         let columns = self.columns.into_iter().map(|(name, data_type)| Field { id: 0, name, data_type, comment: None });
-        let mut table = Table { columns: columns.collect(), ..Table::default() };
+        let mut table = Table { columns: columns.collect(), primary_key: self.primary_key, ..Table::default() };
         (table.partition_keys, table.bucket_keys, table.buckets) = (self.partition_keys, self.bucket_keys, self.buckets);
         for (key, value) in self.options {
             table.option(key, value)?;
@@ -341,10 +343,15 @@ pub fn differences(wanted: &TableDescriptor, found: &TableInfo) -> Vec<String> {
             _ => {}
         }
     }
+    let (mut bucket_keys, primary_key) = (wanted.bucket_keys.clone(), &wanted.schema.primary_key);
+    if bucket_keys.is_empty() {
+        // What the server takes when none is named.
+        bucket_keys.extend(primary_key.iter().filter(|key| !wanted.partition_keys.contains(key)).cloned());
+    }
     for (what, ours, theirs) in [
         ("primary key", &wanted.schema.primary_key, &found.schema.primary_key),
         ("partitioned by", &wanted.partition_keys, &found.partition_keys),
-        ("bucket key", &wanted.bucket_keys, &found.bucket_keys),
+        ("bucket key", &bucket_keys, &found.bucket_keys),
     ] {
         if ours != theirs {
             told.push(format!("{what}: ({}) wanted, ({}) in the table", ours.join(", "), theirs.join(", ")));

@@ -1,4 +1,4 @@
-//! Files into a table: chunks are read ahead on encoder threads and appended in order, one after the other.
+//! Files into a table: chunks are read ahead on encoder threads and written in order, one after the other.
 //!
 //! Not a transaction: after a failure the report says what is acknowledged and from where to go on. Called by the command line.
 
@@ -29,8 +29,12 @@ pub struct LoadReport {
     pub table: TablePath,
     /// Whether all of the input is in the table.
     pub complete: bool,
-    /// Rows acknowledged as durable.
+    /// Rows acknowledged as durable: appended, upserted or deleted.
     pub rows: u64,
+    /// Those of them that were upserted; 0 for a log table.
+    pub upserts: u64,
+    /// Those of them that were deletes, whether there was such a key or not.
+    pub deletes: u64,
     /// Batches of these rows.
     pub batches: u64,
     /// Bytes of these batches, compressed.
@@ -41,21 +45,23 @@ pub struct LoadReport {
     pub partitions_made: u64,
     /// Bad rows that were left out.
     pub skipped: u64,
+    /// Images before updates that were left out, since the updates bring what is needed.
+    pub images: u64,
     /// Milliseconds since the start.
     pub elapsed_ms: u64,
     /// Where to go on when it is not complete: all rows before are in the table.
     pub go_on: Option<Place>,
-    /// Rows from there on that are in the table as well: going on doubles them.
+    /// Rows from there on that are in the table as well: going on doubles them, or with a primary key repeats them.
     pub rows_beyond: u64,
     /// Rows from there on that may be in the table or not: an answer was lost, and the log could not be looked into.
     pub rows_unsure: u64,
 }
 
-/// Appends all rows of `inputs`, in order. `watch` is called after each chunk, with the rows left out since the last call.
+/// Writes all rows of `inputs`, in order: appends them to a log table, else upserts and deletes. `watch` is called after each chunk, with the rows left out since the last call.
 /// Ends early, without error, when the process shuts down.
 ///
 /// # Errors
-/// Beside what [`Writer::append`] says, `Invalid` for a file or row that can't be read, with file, line and column. The report
+/// Beside what [`Writer::change`] says, `Invalid` for a file or row that can't be read, with file, line and column. The report
 /// tells how far it came.
 pub async fn load(
     writer: &mut Writer,
@@ -69,11 +75,14 @@ pub async fn load(
         table: writer.table().path.clone(),
         complete: false,
         rows: 0,
+        upserts: 0,
+        deletes: 0,
         batches: 0,
         bytes: 0,
         bytes_read: 0,
         partitions_made: 0,
         skipped: 0,
+        images: 0,
         elapsed_ms: 0,
         go_on: inputs.first().map(|input| Place { file: input.name(), line: options.from_line.max(1) }),
         rows_beyond: 0,
@@ -94,6 +103,8 @@ impl LoadReport {
     fn take(&mut self, writer: &Writer) {
         let figures = writer.figures();
         (self.rows, self.batches, self.bytes) = (figures.rows, figures.batches, figures.bytes);
+        self.deletes = figures.deletes;
+        self.upserts = if writer.table().has_primary_key() { figures.rows - figures.deletes } else { 0 };
         self.partitions_made = figures.partitions_made;
     }
 }
@@ -109,6 +120,10 @@ async fn pump(
     report: &mut LoadReport,
     watch: &mut (dyn FnMut(&mut LoadReport, &[String]) + Send),
 ) -> Result<()> {
+    if options.changes.is_some() && !writer.table().has_primary_key() {
+        let text = format!("rows of `{}` can't be deleted: it has no primary key", writer.table().path);
+        return Err(Error::invalid(text).with_hint("load it without `--delete-column` and `--op-column`"));
+    }
     let columns = Arc::new(Columns::new(&writer.table().schema, &options)?);
     let bad_rows_max = options.bad_rows_max;
     let mut files = Files::new(inputs, Arc::clone(&columns), options);
@@ -145,6 +160,7 @@ async fn pump(
             return Err(bad_row(rows.bad.last().cloned().unwrap_or_default()));
         }
         append(writer, &rows, report).await?;
+        report.images += rows.ignored;
         report.take(writer);
         report.bytes_read += rows.bytes;
         watch(report, &rows.bad);
@@ -157,7 +173,7 @@ async fn append(writer: &mut Writer, rows: &ReadRows, report: &mut LoadReport) -
     let before = writer.figures().rows;
     let line = |row: u32| rows.lines.get(row as usize).copied();
     let at = |row: u32| rows.source.place(line(row).unwrap_or_default());
-    let appended = writer.append_named(&rows.rows, &at).await;
+    let appended = writer.change_named(&rows.rows, &rows.deletes, &at).await;
     if appended.is_ok() {
         // What comes next goes on behind this chunk, wherever that is.
         if let Some(last) = rows.lines.last() {
@@ -170,5 +186,5 @@ async fn append(writer: &mut Writer, rows: &ReadRows, report: &mut LoadReport) -
         report.rows_unsure = writer.unsure_rows();
         report.rows_beyond = (writer.figures().rows - before).saturating_sub(u64::from(row));
     }
-    appended.map_err(|error: Error| error.context(format!("append to `{}`", writer.table().path)))
+    appended.map_err(|error: Error| error.context(format!("write to `{}`", writer.table().path)))
 }

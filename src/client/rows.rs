@@ -19,13 +19,13 @@ pub(super) type Spec = Vec<(String, String)>;
 /// Names a row, by its number, for whoever has to find it.
 pub(super) type RowName<'a> = &'a (dyn Fn(u32) -> String + Send + Sync);
 
-/// The bucket of each row of a table with bucket key.
+/// The bucket of each row, by its values of the columns `names`.
 ///
 /// # Errors
 /// `Invalid` when the table's bucket function refuses a key, with its row named; `Unsupported` when the function is unknown.
-pub(super) fn by_key(table: &TableInfo, rows: &RecordBatch, count: i32, at: RowName<'_>) -> Result<Vec<i32>> {
+pub(super) fn by_key(table: &TableInfo, names: &[String], rows: &RecordBatch, count: i32, at: RowName<'_>) -> Result<Vec<i32>> {
     let function = BucketFunction::of(table)?;
-    let columns = columns(table, &table.bucket_keys)?;
+    let columns = columns(table, names)?;
     let buckets = |first: usize, length: usize| {
         let arrays: Vec<_> = columns.iter().map(|(at, _)| rows.column(*at).slice(first, length)).collect();
         let keys: Vec<_> = columns.iter().zip(&arrays).map(|((_, field), array)| (&field.data_type.kind, array)).collect();
@@ -52,7 +52,7 @@ pub(super) fn grouped(numbers: Vec<u32>, buckets: &[i32]) -> BTreeMap<i32, Vec<u
 }
 
 /// Columns of `table` called `names`, in that order.
-fn columns<'a>(table: &'a TableInfo, names: &[String]) -> Result<Vec<(usize, &'a Field)>> {
+pub(super) fn columns<'a>(table: &'a TableInfo, names: &[String]) -> Result<Vec<(usize, &'a Field)>> {
     names
         .iter()
         .map(|name| {

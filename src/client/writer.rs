@@ -1,4 +1,4 @@
-//! Appends rows to a log table, each once.
+//! Writes rows to a table, each once.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use arrow_array::{RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
-use arrow_select::take::take_record_batch;
 use futures::future::try_join_all;
 
 use super::assigner::{Assigners, name_of};
 use super::deliver::{Delivery, Parcel, deliver};
+use super::form::Form;
 use super::rows::{RowName, Spec, by_key, by_partition, grouped, pieces, row_bytes, row_count};
 use super::trace::{Mark, find, log_ends};
 use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
 use crate::fluss::code::Code;
 use crate::fluss::proto::InitWriterRequest;
-use crate::fluss::record::{Compression, EncodeOptions, LogFormat, arrow_schema, encode_arrow_batch};
 use crate::model::{BucketLayout, PartitionId, TableBucket, TableInfo, TablePath};
 use crate::runtime::{Backoff, BackoffOptions};
 
@@ -47,20 +46,23 @@ impl Default for WriterOptions {
 /// What a [`Writer`] has brought about so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriterFigures {
-    /// Rows acknowledged as durable.
+    /// Rows acknowledged as durable, deletes among them.
     pub rows: u64,
+    /// Deletes among them.
+    pub deletes: u64,
     /// Their batches.
     pub batches: u64,
-    /// Bytes of these batches, compressed.
+    /// Bytes of these batches, as sent.
     pub bytes: u64,
     /// Partitions that were made.
     pub partitions_made: u64,
 }
 
-/// An idempotent writer for one log table.
+/// An idempotent writer for one table: appends rows to a log table, upserts and deletes rows of one with a primary key.
 ///
 /// Each batch carries the writer's id and the bucket's next sequence number (S4.3). When its answer is lost, the log is looked
 /// into before it is sent again with the same numbers, so that nothing is doubled even if a server has forgotten the writer.
+/// With a primary key that holds too: each batch of changes becomes one batch of the changelog, with the same numbers (S6.3).
 /// Partitions that rows name are made as needed. Rows of a table
 /// with bucket key go to the bucket that the key hashes to, others to one bucket per batch in turn.
 ///
@@ -72,7 +74,7 @@ pub struct Writer {
     cluster: Cluster,
     table: Arc<TableInfo>,
     arrow: SchemaRef,
-    compression: Compression,
+    form: Arc<Form>,
     options: WriterOptions,
     writer_id: i64,
     /// Next sequence number per bucket.
@@ -106,6 +108,8 @@ impl Queue {
 /// One append: its rows, and those that are not acknowledged.
 struct Append<'a> {
     rows: RecordBatch,
+    /// Which rows are deletes; empty = none.
+    deletes: Arc<[bool]>,
     at: RowName<'a>,
     row_bytes: usize,
     /// Bucket of each row by key, per count that a partition has.
@@ -135,23 +139,18 @@ impl Append<'_> {
 }
 
 impl Writer {
-    /// Opens a writer for a log table.
+    /// Opens a writer for a table.
     ///
     /// # Errors
-    /// `Invalid` with code 7 when there is no such table; `Unsupported` for primary-key tables and row log formats;
+    /// `Invalid` with code 7 when there is no such table; `Unsupported` for row log formats and merge engines;
     /// `Unavailable`.
     pub async fn open(cluster: &Cluster, path: &TablePath, options: WriterOptions) -> Result<Self> {
         let table = cluster.table_info(path).await?;
-        if table.has_primary_key() {
-            return Err(Error::unsupported(format!("writing to `{path}`, which has a primary key")));
-        }
-        if LogFormat::of(&table)? != LogFormat::Arrow {
-            return Err(Error::unsupported(format!("writing to `{path}`, whose log format is not ARROW")));
-        }
+        let form = Form::of(&table)?;
         Ok(Self {
             cluster: cluster.clone(),
-            arrow: arrow_schema(&table.schema)?,
-            compression: Compression::of(&table)?,
+            arrow: form.schema(&table)?,
+            form: Arc::new(form),
             writer_id: new_writer_id(cluster, path).await?,
             table: Arc::new(table),
             options,
@@ -171,7 +170,7 @@ impl Writer {
         &self.table
     }
 
-    /// Arrow schema that rows must have (F5.3).
+    /// Arrow schema that rows must have (F5.3). On a table with a primary key its other columns may be NULL here, for deletes.
     #[must_use]
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.arrow)
@@ -197,7 +196,8 @@ impl Writer {
         self.unsure
     }
 
-    /// Appends rows, with the columns of [`Writer::schema`], and returns when all of them are durable.
+    /// Appends rows, with the columns of [`Writer::schema`], and returns when all of them are durable; upserts them on a table with a
+    /// primary key.
     ///
     /// # Errors
     /// `Invalid` when the rows do not fit the table or their partitions can't be made, before anything is sent. From sending:
@@ -205,14 +205,27 @@ impl Writer {
     /// bucket count, `Unavailable` when a leader stays out of reach, `Data` when a server lost rows that it had acknowledged.
     /// [`Writer::first_missing`] then tells from where rows are missing, and the writer refuses further rows.
     pub async fn append(&mut self, rows: &RecordBatch) -> Result<()> {
-        self.append_named(rows, &|row| format!("row `{row}`")).await
+        self.change(rows, &[]).await
     }
 
-    /// As [`Writer::append`], with errors that name rows by `at`, which is given row numbers.
+    /// As [`Writer::append`]; rows for which `deletes` is true delete what has their key. The changes of one key happen in order.
     ///
     /// # Errors
-    /// As [`Writer::append`].
-    pub async fn append_named(&mut self, rows: &RecordBatch, at: &(dyn Fn(u32) -> String + Send + Sync)) -> Result<()> {
+    /// As [`Writer::append`]; `Invalid` for deletes of a log table.
+    pub async fn change(&mut self, rows: &RecordBatch, deletes: &[bool]) -> Result<()> {
+        self.change_named(rows, deletes, &|row| format!("row `{row}`")).await
+    }
+
+    /// As [`Writer::change`], with errors that name rows by `at`, which is given row numbers.
+    ///
+    /// # Errors
+    /// As [`Writer::change`].
+    pub async fn change_named(
+        &mut self,
+        rows: &RecordBatch,
+        deletes: &[bool],
+        at: &(dyn Fn(u32) -> String + Send + Sync),
+    ) -> Result<()> {
         let path = &self.table.path;
         if self.broken {
             return Err(Error::invalid(format!("an append to `{path}` failed before")).with_hint("open a new writer"));
@@ -220,10 +233,12 @@ impl Writer {
         let rows = RecordBatch::try_new(self.schema(), rows.columns().to_vec())
             .map_err(|source| Error::invalid(format!("rows do not fit table `{path}`")).with_source(source))?;
         self.missing = Some(0);
+        self.form.accept(&self.table, &rows, deletes, at)?;
         if row_count(&rows)? > 0 {
             let mut append = Append {
                 row_bytes: row_bytes(&rows),
                 rows,
+                deletes: deletes.into(),
                 at,
                 hashed: BTreeMap::new(),
                 queues: BTreeMap::new(),
@@ -263,7 +278,8 @@ impl Writer {
         let assigner = self.assigners.get_mut(&spec)?;
         let layout = assigner.layout;
         let new_queue = || Queue { spec: spec.clone(), layout, batches: VecDeque::new() };
-        if self.table.bucket_keys.is_empty() {
+        let bucket_columns = self.form.bucket_columns(&self.table);
+        if bucket_columns.is_empty() {
             for batch in pieces(numbers, rows_max) {
                 let bucket = assigner.next_bucket();
                 let place = assigner.place(self.table.id, bucket);
@@ -276,7 +292,7 @@ impl Writer {
         }
         let buckets = match append.hashed.entry(layout.count) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(free) => free.insert(by_key(&self.table, &append.rows, layout.count, append.at)?),
+            Entry::Vacant(free) => free.insert(by_key(&self.table, bucket_columns, &append.rows, layout.count, append.at)?),
         };
         for (bucket, numbers) in grouped(numbers, buckets) {
             let place = assigner.place(self.table.id, bucket);
@@ -298,8 +314,8 @@ impl Writer {
             let parcels = self.pack(append).await?;
             let Delivery { acknowledged, refused, unsure, doubt, failure } =
                 deliver(&self.cluster, &self.table, self.options.timeout_ms, &parcels).await;
-            for (bucket, offset) in &acknowledged {
-                self.settle(append, bucket, parcels.get(bucket), *offset);
+            for (bucket, end) in &acknowledged {
+                self.settle(append, bucket, parcels.get(bucket), *end);
             }
             if !acknowledged.is_empty() {
                 (setbacks, retry) = (backoff(), again());
@@ -349,8 +365,7 @@ impl Writer {
             let found = found.map_err(|error| error.context(append.place(bucket)))?;
             tracing::debug!(table = %self.table.path, %bucket, stored = found.is_some(), "an answer was lost: looked into the log");
             if let Some(end) = found {
-                self.settle(append, bucket, parcels.get(bucket), None);
-                self.ends.insert(*bucket, end);
+                self.settle(append, bucket, parcels.get(bucket), Some(end));
             }
             append.open.remove(bucket);
         }
@@ -377,35 +392,34 @@ impl Writer {
                 break;
             }
             bytes = bytes.saturating_add(numbers.len().saturating_mul(append.row_bytes));
-            let options = EncodeOptions {
-                compression: self.compression,
-                writer_id: self.writer_id,
-                sequence: self.sequences.get(bucket).copied().unwrap_or(0),
-                ..EncodeOptions::new(self.table.schema.id)
-            };
+            let mark = (self.writer_id, self.sequences.get(bucket).copied().unwrap_or(0));
+            let (form, table, deletes) = (Arc::clone(&self.form), Arc::clone(&self.table), Arc::clone(&append.deletes));
             let (bucket, layout, rows, numbers) = (*bucket, queue.layout, append.rows.clone(), numbers.clone());
-            let encoding = self.cluster.runtime().encoders.run(move || {
-                let rows = take_record_batch(&rows, &numbers)
-                    .map_err(|source| Error::internal("select the rows of a bucket").with_source(source))?;
-                encode_arrow_batch(options, &rows, None)
+            let (count, place) = (numbers.len(), append.place(&bucket));
+            let encoding = self.cluster.runtime().encoders.run(move || form.encode(&table, &rows, &deletes, &numbers, mark));
+            encodings.push(async move {
+                let batch = encoding.await?.map_err(|error| error.context(place))?;
+                Ok::<_, Error>((bucket, Parcel { layout, batch, rows: count }))
             });
-            encodings.push(async move { Ok::<_, Error>((bucket, Parcel { layout, batch: encoding.await?? })) });
         }
         Ok(try_join_all(encodings).await?.into_iter().collect())
     }
 
     /// Takes an acknowledged batch out of its queue.
-    fn settle(&mut self, append: &mut Append<'_>, bucket: &TableBucket, parcel: Option<&Parcel>, offset: Option<i64>) {
+    fn settle(&mut self, append: &mut Append<'_>, bucket: &TableBucket, parcel: Option<&Parcel>, end: Option<i64>) {
         let (Some(parcel), Entry::Occupied(mut queue)) = (parcel, append.queues.entry(*bucket)) else { return };
-        let rows = queue.get_mut().batches.pop_front().map_or(0, |numbers| numbers.len());
+        let numbers = queue.get_mut().batches.pop_front();
         if queue.get().batches.is_empty() {
             queue.remove();
         }
-        if let Some(end) = offset.and_then(|offset| offset.checked_add(i64::try_from(rows).ok()?)) {
+        if let Some(end) = end {
             self.ends.insert(*bucket, end);
         }
         append.doubted.remove(bucket);
-        self.figures.rows += rows as u64;
+        let numbers = numbers.as_ref().map(|numbers| &numbers.values()[..]).unwrap_or_default();
+        let deletes = numbers.iter().filter(|row| append.deletes.get(**row as usize) == Some(&true)).count();
+        self.figures.rows += numbers.len() as u64;
+        self.figures.deletes += deletes as u64;
         self.figures.batches += 1;
         self.figures.bytes += parcel.batch.len() as u64;
         let sequence = self.sequences.entry(*bucket).or_insert(0);

@@ -16,7 +16,7 @@ use lakeward::fluss::proto::{
     CommitLakeTableSnapshotRequest, PbBucketOffset, PbLakeTableSnapshotMetadata, PbPutKvReqForBucket, PbTableOffsets,
     PrepareLakeTableSnapshotRequest, PutKvRequest,
 };
-use lakeward::fluss::record::{KvBatchBuilder, LogFormat, NO_SEQUENCE, NO_WRITER, RowEncoder};
+use lakeward::fluss::record::{KvBatchBuilder, KvFormat, NO_SEQUENCE, NO_WRITER, RowEncoder};
 use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::model::{BucketId, BucketLayout, Field, LakeOffsets, PartitionId, TableBucket, TableInfo, TablePath};
 use lakeward::node::{Node, NodeOptions};
@@ -122,7 +122,7 @@ impl World for Wire {
         let hashed: Vec<_> = rules.bucket_columns.iter().map(column).collect();
         let of_rows = buckets_of(BucketFunction::of(&table)?, &hashed, layout.count)?;
         let mut keys = KeyWriter::new(rules.encoding, &keys)?;
-        let encoder = RowEncoder::new(LogFormat::Compacted, &table.schema, rows)?;
+        let encoder = RowEncoder::new(KvFormat::Compacted, &table.schema, rows)?;
         let mut batches: BTreeMap<TableBucket, KvBatchBuilder> = BTreeMap::new();
         for (row, bucket) in of_rows.into_iter().enumerate() {
             let partition = partition.as_ref().map(|partition| partition.id);

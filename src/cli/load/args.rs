@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::client::ddl::{TableParts, parse_column_type};
-use crate::client::files::{BytesText, FileOptions, Format, Input};
+use crate::client::files::{BytesText, ChangeColumn, FileOptions, Format, Input};
 use crate::config::server;
 use crate::error::{Error, Result};
 use crate::model::{DataType, TablePath};
@@ -40,6 +40,12 @@ pub(in crate::cli) struct Load {
     /// Leave out up to N bad rows, each named on stderr, before giving up.
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip_bad: usize,
+    /// Rows in which this column is true (also `t`, `yes`, `y`, `1`) delete what has their key; it needs not be one of the table's.
+    #[arg(long, value_name = "NAME", conflicts_with = "op_column")]
+    delete_column: Option<String>,
+    /// This column names what a row does: `c`, `r`, `u`, insert, update, upsert: upsert; `d`, delete: delete. `-U` rows are left out.
+    #[arg(long, value_name = "NAME")]
+    op_column: Option<String>,
     /// Start at this line (Parquet: row) of the first file: where an earlier load said to go on.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     from_line: u64,
@@ -61,11 +67,14 @@ pub(in crate::cli) struct Load {
 #[group(id = "shape", multiple = true)]
 struct Shape {
     /// With --create: a file with CREATE TABLE.
-    #[arg(long, value_name = "FILE", requires = "create", conflicts_with_all = ["column", "partition_by", "bucket_key", "buckets", "option"])]
+    #[arg(long, value_name = "FILE", requires = "create", conflicts_with_all = ["column", "primary_key", "partition_by", "bucket_key", "buckets", "option"])]
     ddl: Option<PathBuf>,
     /// With --create: a column, such as `id:BIGINT NOT NULL`; once for each.
     #[arg(long, value_name = "NAME:TYPE", requires = "create", value_parser = column)]
     column: Vec<(String, DataType)>,
+    /// With --create: primary key; without it the table is a log.
+    #[arg(long, value_name = "NAME,…", requires = "column", value_delimiter = ',')]
+    primary_key: Vec<String>,
     /// With --create: partition columns.
     #[arg(long, value_name = "NAME,…", requires = "column", value_delimiter = ',')]
     partition_by: Vec<String>,
@@ -92,6 +101,7 @@ impl Load {
             Some(file) => Wanted::Ddl(file.clone()),
             None => Wanted::Parts(TableParts {
                 columns: self.shape.column.clone(),
+                primary_key: self.shape.primary_key.clone(),
                 partition_keys: self.shape.partition_by.clone(),
                 bucket_keys: self.shape.bucket_key.clone(),
                 buckets: self.shape.buckets,
@@ -132,6 +142,11 @@ impl Load {
             ignore_unknown: self.ignore_unknown,
             bad_rows_max: self.skip_bad,
             from_line: self.from_line,
+            changes: match (&self.delete_column, &self.op_column) {
+                (Some(name), _) => Some(ChangeColumn::Delete(name.clone())),
+                (None, Some(name)) => Some(ChangeColumn::Op(name.clone())),
+                (None, None) => None,
+            },
         }
     }
 

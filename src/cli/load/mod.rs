@@ -52,21 +52,17 @@ pub(super) async fn run(args: &Load, settings: Settings, runtime: Runtime, outpu
 
 /// The table to be made.
 fn descriptor(args: &Load) -> Result<TableDescriptor> {
-    let table = match args.wanted() {
-        Wanted::Parts(parts) => parts.descriptor()?,
+    match args.wanted() {
+        Wanted::Parts(parts) => parts.descriptor(),
         Wanted::Ddl(file) => {
             let named = |error: Error| error.context(format!("read `{}`", file.display()));
             let text =
                 std::fs::read_to_string(&file).map_err(|source| named(Error::invalid("open the file").with_source(source)))?;
             let ddl = parse_ddl(&text).map_err(named)?;
             ddl.expect(&args.table).map_err(named)?;
-            ddl.descriptor
+            Ok(ddl.descriptor)
         }
-    };
-    if !table.schema.primary_key.is_empty() {
-        return Err(Error::unsupported(format!("loading into `{}`, which has a primary key", args.table)));
     }
-    Ok(table)
 }
 
 async fn open(
@@ -130,12 +126,20 @@ fn bar(inputs: &[Input]) -> ProgressBar {
 
 /// What was done, in one line.
 fn line(report: &LoadReport) -> String {
-    let skipped = if report.skipped > 0 { format!(", {} bad rows left out", count(report.skipped)) } else { String::new() };
+    let mut skipped = if report.skipped > 0 { format!(", {} bad rows left out", count(report.skipped)) } else { String::new() };
+    if report.images > 0 {
+        skipped.push_str(&format!(", {} images before updates left out", count(report.images)));
+    }
+    let changes = if report.upserts + report.deletes > 0 {
+        format!(" ({} upserts, {} deletes)", count(report.upserts), count(report.deletes))
+    } else {
+        String::new()
+    };
     let made =
         if report.partitions_made > 0 { format!(", {} partitions made", count(report.partitions_made)) } else { String::new() };
     let tenths = (report.elapsed_ms + 50) / 100;
     format!(
-        "{}: {} rows in {} batches, {} KiB{made}{skipped}, {}.{} s",
+        "{}: {} rows{changes} in {} batches, {} KiB{made}{skipped}, {}.{} s",
         report.table,
         count(report.rows),
         count(report.batches),
@@ -150,6 +154,10 @@ fn left(report: &LoadReport) -> String {
     let mut text = format!("not complete: {} rows are in `{}`", count(report.rows), report.table);
     if let Some(place) = &report.go_on {
         text.push_str(&format!("; go on at line {} of `{}` with `--from-line {}`", place.line, place.file, place.line));
+    }
+    if report.upserts + report.deletes > 0 {
+        text.push_str("; what of the rows from there on is in the table already is repeated then, and ends the same");
+        return text;
     }
     if report.rows_beyond > 0 {
         text.push_str(&format!(", where {} rows from there on are in the table already", count(report.rows_beyond)));

@@ -4,6 +4,7 @@
 //! thread), and saying what is wrong where. Columns go by name; a nullable one that is missing is NULL. Called by
 //! [`load`](super::load).
 
+mod changes;
 mod csv;
 mod json;
 mod moments;
@@ -17,16 +18,20 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, new_null_array};
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, new_null_array};
 use arrow_schema::SchemaRef;
+use arrow_select::filter::filter_record_batch;
 use strsim::normalized_damerau_levenshtein;
 
+pub use self::changes::ChangeColumn;
+use self::changes::{Act, is_word};
 use self::csv::Header;
 use self::text::{Cutter, Form, Records};
-use self::values::{Fault, Reading, column};
+use self::values::{BadValue, Fault, Reading, column};
 use crate::error::{Error, Result};
 use crate::fluss::record::{arrow_schema, arrow_type};
-use crate::model::{Field, Schema};
+use crate::model::{DataType, Field, Schema, TypeKind};
+use crate::paimon::type_text;
 
 /// Bytes of a file that are read as one chunk, about.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -109,6 +114,8 @@ pub struct FileOptions {
     pub bad_rows_max: usize,
     /// First line (Parquet: row) of the first file that is read, from 1.
     pub from_line: u64,
+    /// What tells deletes from upserts; `None` = there are no deletes. Only for tables with a primary key.
+    pub changes: Option<ChangeColumn>,
 }
 
 impl Default for FileOptions {
@@ -122,6 +129,7 @@ impl Default for FileOptions {
             ignore_unknown: false,
             bad_rows_max: 0,
             from_line: 1,
+            changes: None,
         }
     }
 }
@@ -129,8 +137,15 @@ impl Default for FileOptions {
 /// The table's columns, and how values become theirs.
 #[derive(Debug)]
 pub(super) struct Columns {
+    /// The table's, in order, and behind them the one that tells what rows do, unless it is one of the table's.
     fields: Vec<Field>,
+    /// Of the table's columns; with `changes` all but the key are nullable, since a delete needs the key only.
     arrow: SchemaRef,
+    primary_key: Vec<String>,
+    /// What tells what rows do, and its position among `fields`.
+    changes: Option<(ChangeColumn, usize)>,
+    /// Columns that are NOT NULL in the table, but may be NULL in deletes.
+    upserted: Vec<usize>,
     bytes: BytesText,
     delimiter: u8,
     null: String,
@@ -143,11 +158,43 @@ impl Columns {
     /// Columns of `schema`.
     ///
     /// # Errors
-    /// `Invalid` when the schema has a type that Fluss does not have.
+    /// `Invalid` when the schema has a type that Fluss does not have, or the column that tells what rows do can't do so.
     pub(super) fn new(schema: &Schema, options: &FileOptions) -> Result<Self> {
+        let mut schema = schema.clone();
+        let mut upserted = Vec::new();
+        if options.changes.is_some() {
+            for (at, field) in schema.fields.iter_mut().enumerate().filter(|(_, field)| !schema.primary_key.contains(&field.name)) {
+                if !std::mem::replace(&mut field.data_type.nullable, true) {
+                    upserted.push(at);
+                }
+            }
+        }
+        let arrow = arrow_schema(&schema)?;
+        let mut fields = schema.fields;
+        let changes = options.changes.clone().map(|changes| {
+            let name = changes.name().to_owned();
+            let place = match fields.iter().position(|field| field.name == name) {
+                Some(place) => place,
+                None => {
+                    let data_type = DataType::nullable(TypeKind::String);
+                    fields.push(Field { id: -1, name, data_type, comment: None });
+                    fields.len() - 1
+                }
+            };
+            (changes, place)
+        });
+        if let Some(field) =
+            changes.as_ref().and_then(|(_, place)| fields.get(*place)).filter(|field| !is_word(&field.data_type.kind))
+        {
+            let text = format!("column `{}` of the table is {}", field.name, type_text(&field.data_type));
+            return Err(Error::invalid(text).with_hint("what tells deletes is a text, a number or a truth value"));
+        }
         Ok(Self {
-            fields: schema.fields.clone(),
-            arrow: arrow_schema(schema)?,
+            fields,
+            arrow,
+            primary_key: schema.primary_key,
+            changes,
+            upserted,
             bytes: options.bytes,
             delimiter: options.delimiter,
             null: options.null.clone(),
@@ -179,7 +226,8 @@ impl Columns {
         if is_there || field.data_type.nullable {
             return Ok(());
         }
-        Err(Error::invalid(format!("column `{}` is missing, and it is NOT NULL", field.name)))
+        let why = if self.primary_key.contains(&field.name) { "of the primary key" } else { "NOT NULL" };
+        Err(Error::invalid(format!("column `{}` is missing, and it is {why}", field.name)))
     }
 }
 
@@ -225,6 +273,10 @@ enum Content {
 pub(super) struct ReadRows {
     pub(super) source: Arc<Source>,
     pub(super) rows: RecordBatch,
+    /// Which of them are deletes; empty = none.
+    pub(super) deletes: Vec<bool>,
+    /// Images before updates, which were left out.
+    pub(super) ignored: u64,
     /// Line of each row (Parquet: its number).
     pub(super) lines: Vec<u64>,
     /// What was wrong with rows that were left out.
@@ -262,9 +314,15 @@ impl Chunk {
         let mut told = Vec::new();
         loop {
             let bad = match self.batch(&selection, columns) {
-                Ok(rows) => {
-                    let lines = selection.iter().map(|index| self.line(*index)).collect();
-                    return Ok(ReadRows { source: Arc::clone(&self.source), rows, lines, bad: told, bytes: self.bytes });
+                Ok((rows, acts)) => {
+                    let mut lines: Vec<u64> = selection.iter().map(|index| self.line(*index)).collect();
+                    let mut kept = acts.iter().map(|act| *act != Act::Nothing);
+                    lines.retain(|_| kept.next().unwrap_or(true));
+                    let rows = without_images(rows, &acts)?;
+                    let deletes = acts.iter().filter(|act| **act != Act::Nothing).map(|act| *act == Act::Delete).collect();
+                    let ignored = acts.iter().filter(|act| **act == Act::Nothing).count() as u64;
+                    let source = Arc::clone(&self.source);
+                    return Ok(ReadRows { source, rows, deletes, ignored, lines, bad: told, bytes: self.bytes });
                 }
                 Err(Fault::Other(error)) => return Err(error.context(self.source.place(self.line(0)))),
                 Err(Fault::Values(mut bad)) => {
@@ -289,21 +347,49 @@ impl Chunk {
         }
     }
 
-    fn batch(&self, selection: &[usize], columns: &Columns) -> Result<RecordBatch, Fault> {
-        let found = match &self.content {
+    /// The rows, and what each does; nothing said = upserts.
+    fn batch(&self, selection: &[usize], columns: &Columns) -> Result<(RecordBatch, Vec<Act>), Fault> {
+        let mut found = match &self.content {
             Content::Json(records) => json::read(records, selection, columns)?,
             Content::Csv(records, header) => csv::read(records, selection, header, columns)?,
             Content::Rows(batch, _) => parquet::read(batch, selection, columns)?,
         };
         let reading = Reading { bytes: columns.bytes, faults_max: columns.faults_max };
+        let table_columns = columns.arrow.fields().len();
+        let told = found.get(table_columns).cloned().flatten();
+        found.truncate(table_columns);
         let made = found.into_iter().zip(&columns.fields).map(|(array, field)| match array {
             Some(array) => column(&array, &field.name, &field.data_type, reading),
             None => Ok(new_null_array(&arrow_type(&field.data_type.kind)?, selection.len())),
         });
         let arrays = made.collect::<Result<Vec<ArrayRef>, Fault>>()?;
+        let mut acts = Vec::new();
+        if let Some((changes, place)) = &columns.changes {
+            let told = told.as_ref().or_else(|| arrays.get(*place));
+            let told = told.ok_or_else(|| Error::invalid(format!("the file has no column `{}`", changes.name())))?;
+            acts = changes.acts(told, columns.faults_max)?;
+            for at in &columns.upserted {
+                let (Some(array), Some(field)) = (arrays.get(*at), columns.fields.get(*at)) else { continue };
+                let is_missing = |row: &usize| array.is_null(*row) && acts.get(*row) == Some(&Act::Upsert);
+                let why = || "no value, and the column is NOT NULL (a delete may leave it out)".to_owned();
+                let bad = (0..array.len()).filter(is_missing).take(columns.faults_max);
+                let bad: Vec<_> = bad.map(|row| BadValue { row, path: field.name.clone(), why: why() }).collect();
+                if !bad.is_empty() {
+                    return Err(Fault::Values(bad));
+                }
+            }
+        }
         let batch = RecordBatch::try_new(Arc::clone(&columns.arrow), arrays);
-        Ok(batch.map_err(|source| Error::internal("put columns together").with_source(source))?)
+        Ok((batch.map_err(|source| Error::internal("put columns together").with_source(source))?, acts))
     }
+}
+
+fn without_images(rows: RecordBatch, acts: &[Act]) -> Result<RecordBatch> {
+    if !acts.contains(&Act::Nothing) {
+        return Ok(rows);
+    }
+    let kept: BooleanArray = acts.iter().map(|act| Some(*act != Act::Nothing)).collect();
+    filter_record_batch(&rows, &kept).map_err(|source| Error::internal("leave out images before updates").with_source(source))
 }
 
 /// What stops a load at a bad row.

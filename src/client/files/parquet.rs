@@ -8,6 +8,7 @@ use arrow_select::take::take_record_batch;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
+use super::changes::tells;
 use super::values::{Fault, fits};
 use super::{CHUNK_BYTES, Columns, twice};
 use crate::error::{Error, Result};
@@ -45,7 +46,8 @@ impl Rows {
             let Some(place) = columns.place(field.name())? else { continue };
             roots.push(root);
             let Some(wanted) = columns.fields.get(place) else { continue };
-            if !fits(field.data_type(), &wanted.data_type.kind) {
+            let is_told = place >= columns.arrow.fields().len() && tells(field.data_type());
+            if !is_told && !fits(field.data_type(), &wanted.data_type.kind) {
                 let text =
                     format!("column `{}` is {}, in the table {}", wanted.name, field.data_type(), type_text(&wanted.data_type));
                 return Err(Error::invalid(text).with_hint("types are not changed where values could be lost"));

@@ -256,3 +256,88 @@ proptest! {
         }
     }
 }
+
+const KEYED: &str = "id BIGINT, words STRING NOT NULL, PRIMARY KEY (id) NOT ENFORCED";
+
+/// Id, delete or not, and line of each row.
+type Told = Vec<(i64, bool, u64)>;
+
+/// What is told, and images that were left out.
+fn changes_of(file: &NamedTempFile, columns: &str, changes: ChangeColumn) -> Result<(Told, u64)> {
+    let options = FileOptions { changes: Some(changes), ..FileOptions::default() };
+    let columns = Arc::new(Columns::new(&schema(columns), &options)?);
+    let mut files = Files::new(vec![Input::File(file.path().to_owned())], Arc::clone(&columns), options);
+    let (mut rows, mut images) = (vec![], 0);
+    while let Some(chunk) = files.next()? {
+        let read = chunk.read(&columns)?;
+        assert_eq!(read.rows.num_columns(), columns.arrow.fields().len());
+        let ids = read.rows.column(0).as_primitive::<Int64Type>().values().iter().copied();
+        assert_eq!((read.deletes.len(), read.lines.len()), (read.rows.num_rows(), read.rows.num_rows()));
+        rows.extend(ids.zip(read.deletes).zip(read.lines).map(|((id, delete), line)| (id, delete, line)));
+        images += read.ignored;
+    }
+    Ok((rows, images))
+}
+
+#[test]
+fn a_delete_column_tells_deletes_which_need_the_key_only() {
+    let delete = || ChangeColumn::Delete("gone".into());
+    let json =
+        "{\"id\":1,\"words\":\"a\"}\n{\"id\":1,\"gone\":true}\n{\"id\":2,\"words\":\"b\",\"gone\":0}\n{\"id\":3,\"gone\":\"Yes\"}";
+    let wanted = vec![(1, false, 1), (1, true, 2), (2, false, 3), (3, true, 4)];
+    assert_eq!(changes_of(&file(".json", json.as_bytes()), KEYED, delete()).unwrap(), (wanted.clone(), 0));
+    let csv = "id,words,gone\n1,a,\n1,,t\n2,b,false\n3,,1\n";
+    let csv_wanted: Vec<_> = wanted.iter().map(|(id, delete, line)| (*id, *delete, line + 1)).collect();
+    assert_eq!(changes_of(&file(".csv", csv.as_bytes()), KEYED, delete()).unwrap(), (csv_wanted, 0));
+    let parquet = tempfile::Builder::new().suffix(".parquet").tempfile().unwrap();
+    let columns: [(&str, ArrayRef); 3] = [
+        ("gone", Arc::new(BooleanArray::from(vec![None, Some(true), Some(false), Some(true)]))),
+        ("id", Arc::new(Int64Array::from(vec![1, 1, 2, 3]))),
+        ("words", Arc::new(StringArray::from(vec![Some("a"), None, Some("b"), None]))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer = ArrowWriter::try_new(parquet.reopen().unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    assert_eq!(changes_of(&parquet, KEYED, delete()).unwrap(), (wanted, 0));
+    // A column of the table may tell it too, and is loaded all the same.
+    let own = "id BIGINT, gone BOOLEAN, PRIMARY KEY (id) NOT ENFORCED";
+    let found = changes_of(&file(".csv", b"id,gone\n7,true\n8,\n"), own, delete()).unwrap();
+    assert_eq!(found, (vec![(7, true, 2), (8, false, 3)], 0));
+}
+
+#[test]
+fn an_op_column_speaks_as_debezium_flink_and_people_do() {
+    let op = || ChangeColumn::Op("op".into());
+    let words = ["c", "r", "u", "d", "+I", "-U", "+U", "-D", "insert", "UPDATE", "Delete", "update_before"];
+    let csv: String = words.iter().enumerate().map(|(id, word)| format!("{id},w,{word}\n")).collect();
+    let (rows, images) = changes_of(&file(".csv", format!("id,words,op\n{csv}").as_bytes()), KEYED, op()).unwrap();
+    assert_eq!(images, 2);
+    let deletes: Vec<i64> = rows.iter().filter(|(_, delete, _)| *delete).map(|(id, ..)| *id).collect();
+    let lines: Vec<u64> = rows.iter().map(|(_, _, line)| *line).collect();
+    assert_eq!((deletes, lines), (vec![3, 7, 10], vec![2, 3, 4, 5, 6, 8, 9, 10, 11, 12]));
+}
+
+#[test]
+fn what_tells_no_change_is_told_with_its_line() {
+    let told = |text: &str, columns: &str, changes: ChangeColumn| {
+        let error = changes_of(&file(".csv", text.as_bytes()), columns, changes).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{}", error.chain());
+        error.chain()
+    };
+    let (op, gone) = (|| ChangeColumn::Op("op".into()), || ChangeColumn::Delete("gone".into()));
+    for (text, changes, wanted) in [
+        ("id,words,op\n1,a,c\n2,a,t\n", op(), "line 3, column `op`: `t` is no operation"),
+        ("id,words,op\n1,a,\n", op(), "line 2, column `op`: no operation"),
+        ("id,words,gone\n1,a,maybe\n", gone(), "line 2, column `gone`: `maybe` is neither true nor false"),
+        ("id,words,gone\n1,,true\n1,,false\n", gone(), "line 3, column `words`: no value"),
+        ("id,words,gone\n,a,true\n", gone(), "line 2, column `id`: no value"),
+        ("id,words\n1,a\n", op(), "the file has no column `op`"),
+        ("words,gone\na,true\n", gone(), "column `id` is missing, and it is of the primary key"),
+    ] {
+        let found = told(text, KEYED, changes);
+        assert!(found.contains(wanted), "{found}");
+    }
+    let price = "id BIGINT, op DECIMAL(5, 2), PRIMARY KEY (id) NOT ENFORCED";
+    assert!(told("id,op\n1,1\n", price, op()).contains("column `op` of the table is DECIMAL(5, 2)"));
+}

@@ -11,7 +11,7 @@ use crate::fluss::api::ApiKey;
 use crate::fluss::cluster::ClusterOptions;
 use crate::fluss::fake::{FakeServer, Reply, read, servers};
 use crate::fluss::proto::*;
-use crate::fluss::record::{BatchSchema, batches, stamp};
+use crate::fluss::record::{BatchSchema, EncodeOptions, KvBatch, LogFormat, arrow_schema, batches, encode_arrow_batch, stamp};
 use crate::fluss::table_json::{TableDescriptor, table_to_json};
 use crate::model::{BucketId, DataType, Field, Schema, SchemaId, TableId, TypeKind};
 use crate::runtime::Runtime;
@@ -31,6 +31,8 @@ struct Store {
     /// Last sequence of each writer in each bucket.
     writers: BTreeMap<(Option<i64>, i32, i64), i32>,
     writers_made: i64,
+    /// Bucket, key and row of each change, in order.
+    changes: Vec<(i32, Vec<u8>, Option<Vec<u8>>)>,
     routing: Vec<Option<i32>>,
     /// Bucket errors to answer with before anything is stored, first to last; none stands for none.
     refuse: VecDeque<Code>,
@@ -113,6 +115,47 @@ impl Store {
         self.refuse_stored.pop_front()
     }
 
+    /// Takes changes as a server does; the changelog has batches without rows.
+    fn put(&mut self, request: PutKvRequest) -> Reply {
+        assert_eq!((request.acks, request.target_columns.len(), request.agg_mode), (-1, 0, Some(0)));
+        let mut answer = PutKvResponse::default();
+        for entry in request.buckets_req {
+            self.routing.push(entry.routing_bucket_count);
+            let place = (entry.partition_id, entry.bucket_id);
+            let batch = KvBatch::parse(entry.records).unwrap();
+            let writer = (place.0, place.1, batch.writer_id);
+            let known = self.writers.get(&writer).copied();
+            let is_next = batch.sequence == known.map_or(0, |last| last + 1);
+            if is_next {
+                self.writers.insert(writer, batch.sequence);
+                self.batches.entry(place).or_default().push((batch.sequence, i32::try_from(batch.count).unwrap()));
+                for record in batch.records() {
+                    self.changes.push((place.1, record.key.to_vec(), record.row.map(<[u8]>::to_vec)));
+                }
+                let (raw, end) = self.raw.entry(place).or_default();
+                let nothing = RecordBatch::new_empty(arrow_schema(&descriptor(false, false).schema).unwrap());
+                let options =
+                    EncodeOptions { writer_id: batch.writer_id, sequence: batch.sequence, ..EncodeOptions::new(SchemaId(1)) };
+                let mut bytes = encode_arrow_batch(options, &nothing, Some(&[])).unwrap().to_vec();
+                stamp(&mut bytes, *end, 0, 0).unwrap();
+                raw.extend(bytes);
+                *end += 1;
+            }
+            let is_out_of_order = !is_next && known != Some(batch.sequence);
+            answer.buckets_resp.push(PbPutKvRespForBucket {
+                partition_id: entry.partition_id,
+                bucket_id: entry.bucket_id,
+                error_code: is_out_of_order.then_some(Code::OUT_OF_ORDER_SEQUENCE.0),
+                log_end_offset: Some(self.end(place)),
+                ..Default::default()
+            });
+        }
+        if std::mem::take(&mut self.forget) {
+            self.writers.clear();
+        }
+        if std::mem::take(&mut self.lose_answer) { Reply::HangUp } else { answer.into() }
+    }
+
     fn end(&self, place: (Option<i64>, i32)) -> i64 {
         self.raw.get(&place).map_or(0, |(_, end)| *end)
     }
@@ -186,6 +229,11 @@ fn descriptor(partitioned: bool, keyed: bool) -> TableDescriptor {
 }
 
 async fn writer(table: TableDescriptor, options: WriterOptions) -> (Writer, Arc<Mutex<Store>>) {
+    let (writer, store) = opened(table, options).await;
+    (writer.unwrap(), store)
+}
+
+async fn opened(table: TableDescriptor, options: WriterOptions) -> (Result<Writer>, Arc<Mutex<Store>>) {
     let store = Arc::new(Mutex::new(Store::default()));
     let port = Arc::new(AtomicI32::new(0));
     let (own, shared) = (Arc::clone(&port), Arc::clone(&store));
@@ -245,6 +293,7 @@ async fn writer(table: TableDescriptor, options: WriterOptions) -> (Writer, Arc<
             }
             ApiKey::ListOffsets => store.list_offsets(&read::<ListOffsetsRequest>(body)),
             ApiKey::FetchLog => store.fetch(&read::<FetchLogRequest>(body)),
+            ApiKey::PutKv => store.put(read::<PutKvRequest>(body)),
             ApiKey::ProduceLog => store.produce(read::<ProduceLogRequest>(body)),
             other => panic!("{other}"),
         }
@@ -254,7 +303,7 @@ async fn writer(table: TableDescriptor, options: WriterOptions) -> (Writer, Arc<
     let backoff = BackoffOptions { first: Duration::from_millis(1), max: Duration::from_millis(2), attempts_max: 4 };
     let cluster_options = ClusterOptions { retry: backoff, bootstrap: backoff, ..Default::default() };
     let cluster = Cluster::connect(&[server.address()], cluster_options, &Runtime::simulated(1, 0, 1 << 20)).await.unwrap();
-    (Writer::open(&cluster, &TablePath::new("demo", "t"), options).await.unwrap(), store)
+    (Writer::open(&cluster, &TablePath::new("demo", "t"), options).await, store)
 }
 
 fn rows(writer: &Writer, ids: std::ops::Range<i64>, day: impl Fn(i64) -> &'static str) -> RecordBatch {
@@ -291,8 +340,10 @@ async fn keyed_rows_go_where_their_key_hashes_by_the_count_of_their_partition() 
     let (mut writer, store) = writer(descriptor(true, true), WriterOptions::default()).await;
     let batch = rows(&writer, 0..100, |id| if id < 50 { "x" } else { "y" });
     writer.append(&batch).await.unwrap();
-    let expected =
-        by_key(&writer.table, &batch, 2, &|_| String::new()).unwrap()[50..].iter().filter(|bucket| **bucket == 1).count();
+    let expected = by_key(&writer.table, &writer.table.bucket_keys, &batch, 2, &|_| String::new()).unwrap()[50..]
+        .iter()
+        .filter(|bucket| **bucket == 1)
+        .count();
     let store = store.lock().unwrap();
     assert_eq!(store.batches[&(Some(0), 0)], [(0, 50)]);
     assert_eq!(store.batches[&(Some(1), 1)], [(0, i32::try_from(expected).unwrap())]);
@@ -470,7 +521,7 @@ async fn rows_that_are_turned_away_with_74_are_routed_again_in_their_order() {
         writer.append(&batch).await.map_err(|error| error.chain()).unwrap();
 
         let store = store.lock().unwrap();
-        let by_five = by_key(&writer.table, &batch, 5, &|_| String::new()).unwrap();
+        let by_five = by_key(&writer.table, &writer.table.bucket_keys, &batch, 5, &|_| String::new()).unwrap();
         let partition = partitioned.then_some(0);
         for bucket in 0..5 {
             let mut expected = before.get(&(partition, bucket)).cloned().unwrap_or_default();
@@ -530,8 +581,8 @@ async fn a_failed_append_says_what_is_acknowledged_and_from_where_rows_are_missi
     let (mut writer, store) = writer(descriptor(false, true), WriterOptions::default()).await;
     let batch = rows(&writer, 0..100, |_| "a");
     store.lock().unwrap().refuse = [Code::NONE, Code::RECORD_TOO_LARGE].into();
-    let error = writer.append_named(&batch, &|row| format!("line {}", row + 2)).await.unwrap_err();
-    let buckets = by_key(&writer.table, &batch, 2, &|_| String::new()).unwrap();
+    let error = writer.change_named(&batch, &[], &|row| format!("line {}", row + 2)).await.unwrap_err();
+    let buckets = by_key(&writer.table, &writer.table.bucket_keys, &batch, 2, &|_| String::new()).unwrap();
     let missing = buckets.iter().position(|bucket| *bucket == 1).unwrap();
     assert!(error.to_string().starts_with(&format!("line {}", missing + 2)), "{}", error.chain());
     assert_eq!(error.code(), Some(13));
@@ -547,7 +598,7 @@ async fn a_partition_that_is_dropped_while_rows_are_written_is_named_with_the_ro
     let batch = rows(&writer, 0..10, |_| "x");
     writer.append(&batch).await.unwrap();
     store.lock().unwrap().drop_partition = true;
-    let error = writer.append_named(&batch, &|row| format!("line {row}")).await.unwrap_err();
+    let error = writer.change_named(&batch, &[], &|row| format!("line {row}")).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (Kind::Invalid, Some(36)), "{}", error.chain());
     let text = "line 0: partition `x` of table `demo.t` was dropped while rows were written to it";
     assert!(error.to_string().starts_with(text), "{}", error.chain());
@@ -582,4 +633,96 @@ async fn partitions_that_can_not_be_made_are_refused_with_the_row_that_names_the
     let error = writer.append(&batch).await.unwrap_err();
     assert_eq!(error.code(), Some(36));
     assert!(error.chain().starts_with("row `0`: table `demo.t` has no partition `x`"), "{}", error.chain());
+}
+
+/// With primary key `id`, and `day` NOT NULL.
+fn keyed_by_id() -> TableDescriptor {
+    let mut table = descriptor(false, true);
+    table.schema.primary_key = vec!["id".into()];
+    table.schema.fields.iter_mut().for_each(|field| field.data_type.nullable = false);
+    table
+}
+
+fn changes(writer: &Writer, changes: &[(i64, Option<&str>)]) -> (RecordBatch, Vec<bool>) {
+    let ids = Int64Array::from_iter_values(changes.iter().map(|(id, _)| *id));
+    let days: StringArray = changes.iter().map(|(_, day)| *day).collect();
+    let rows = RecordBatch::try_new(writer.schema(), vec![Arc::new(ids), Arc::new(days)]).unwrap();
+    (rows, changes.iter().map(|(_, day)| day.is_none()).collect())
+}
+
+#[tokio::test]
+async fn changes_of_a_key_keep_their_order_and_a_lost_answer_repeats_none() {
+    for forget in [false, true] {
+        let options = WriterOptions { batch_bytes: 64, ..WriterOptions::default() };
+        let (mut writer, store) = writer(keyed_by_id(), options).await;
+        let wanted: Vec<(i64, Option<&str>)> = (0..60)
+            .map(|step| {
+                (step % 7, if step % 3 == 2 { None } else { Some(["a", "b", "c", "d"][usize::try_from(step % 4).unwrap()]) })
+            })
+            .collect();
+        for (at, part) in wanted.chunks(20).enumerate() {
+            let (rows, deletes) = changes(&writer, part);
+            {
+                let mut store = store.lock().unwrap();
+                (store.lose_answer, store.forget) = (at == 1, forget && at == 1);
+            }
+            writer.change(&rows, &deletes).await.unwrap();
+        }
+        let figures = writer.figures();
+        assert_eq!((figures.rows, figures.deletes), (60, 20));
+        let store = store.lock().unwrap();
+        assert!(store.looked > 0 && store.batches.values().flatten().count() > 6, "{:?}", store.batches);
+        // Each change once, in the order of its key, with the bytes of F5.8 and F6.7.
+        for key in 0..7_i64 {
+            let found: Vec<Option<Vec<u8>>> = store
+                .changes
+                .iter()
+                .filter(|(_, bytes, _)| *bytes == [u8::try_from(key).unwrap()])
+                .map(|(_, _, row)| row.clone())
+                .collect();
+            let row = |day: &str| [&[0, u8::try_from(key).unwrap(), 1][..], day.as_bytes()].concat();
+            let expected: Vec<Option<Vec<u8>>> = wanted.iter().filter(|(id, _)| *id == key).map(|(_, day)| day.map(row)).collect();
+            assert_eq!(found, expected, "{key}");
+        }
+        let buckets: BTreeSet<(i32, &Vec<u8>)> = store.changes.iter().map(|(bucket, key, _)| (*bucket, key)).collect();
+        assert_eq!(buckets.len(), 7);
+    }
+}
+
+#[tokio::test]
+async fn rows_that_a_keyed_table_can_not_take_are_refused_before_anything_is_sent() {
+    let (mut writer, store) = writer(keyed_by_id(), WriterOptions::default()).await;
+    let (rows, deletes) = changes(&writer, &[(1, Some("a")), (2, None)]);
+    let error = writer.append(&rows).await.unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.chain().contains("row `1`: NULL in column `day`"), "{}", error.chain());
+    writer.change(&rows, &deletes).await.unwrap();
+    let with_nulls = RecordBatch::try_new(
+        Arc::new(::arrow_schema::Schema::new(
+            writer.schema().fields().iter().map(|field| field.as_ref().clone().with_nullable(true)).collect::<Vec<_>>(),
+        )),
+        vec![Arc::new(Int64Array::from(vec![None])), Arc::new(StringArray::from(vec!["a"]))],
+    );
+    assert_eq!(writer.append(&with_nulls.unwrap()).await.unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(store.lock().unwrap().changes.len(), 2);
+
+    let (mut log, store) = self::writer(descriptor(false, true), WriterOptions::default()).await;
+    let batch = self::rows(&log, 0..3, |_| "a");
+    let error = log.change(&batch, &[false, true, false]).await.unwrap_err();
+    assert!(error.chain().contains("row `1`: a delete, but table `demo.t` is a log table"), "{}", error.chain());
+    assert_eq!(store.lock().unwrap().rows(), 0);
+}
+
+#[tokio::test]
+async fn tables_that_do_more_than_keep_the_last_row_are_refused_by_name() {
+    let with = |key: &str, value: &str| {
+        let mut table = keyed_by_id();
+        table.properties.insert(key.into(), value.into());
+        table
+    };
+    let refused = opened(with("table.merge-engine", "first_row"), WriterOptions::default()).await.0.unwrap_err();
+    assert!(refused.kind() == Kind::Unsupported && refused.chain().contains("`first_row`"), "{}", refused.chain());
+    let (mut writer, _) = writer(with("table.delete.behavior", "ignore"), WriterOptions::default()).await;
+    let (rows, deletes) = changes(&writer, &[(1, None)]);
+    let error = writer.change(&rows, &deletes).await.unwrap_err();
+    assert!(error.chain().contains("`table.delete.behavior` to ignore deletes"), "{}", error.chain());
 }

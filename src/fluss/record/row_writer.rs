@@ -6,7 +6,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, ListArray, MapArray, RecordBatch, StructArray};
 
 use super::cells::{Cell, Cells, compacted_cell, push_minimal, push_sized};
-use super::decode::LogFormat;
+use super::kv::KvFormat;
 use crate::error::{Error, Result};
 use crate::model::{DataType, Schema, TypeKind};
 
@@ -100,16 +100,16 @@ fn range(offsets: &[i32], row: usize) -> Result<Range<usize>> {
 }
 
 impl<'a> RowEncoder<'a> {
-    /// For rows with the columns of `schema`, in a row format.
+    /// For rows with the columns of `schema`.
     ///
     /// # Errors
-    /// `Internal` when the columns are not those of `schema`, or the format is ARROW.
-    pub fn new(format: LogFormat, schema: &'a Schema, rows: &'a RecordBatch) -> Result<Self> {
-        if format == LogFormat::Arrow || rows.num_columns() != schema.fields.len() {
-            return Err(Error::internal(format!("rows of `{}` columns in format {format:?}", rows.num_columns())));
+    /// `Internal` when the columns are not those of `schema`.
+    pub fn new(format: KvFormat, schema: &'a Schema, rows: &'a RecordBatch) -> Result<Self> {
+        if rows.num_columns() != schema.fields.len() {
+            return Err(Error::internal(format!("rows of `{}` columns, not `{}`", rows.num_columns(), schema.fields.len())));
         }
         let columns = schema.fields.iter().zip(rows.columns()).map(|(field, array)| Node::of(&field.data_type, array));
-        Ok(Self { indexed: format == LogFormat::Indexed, columns: columns.collect::<Result<_>>()? })
+        Ok(Self { indexed: format == KvFormat::Indexed, columns: columns.collect::<Result<_>>()? })
     }
 
     /// Appends the bytes of `row` to `out`.

@@ -16,7 +16,7 @@ use super::shape::{Deletes, Shape};
 use super::{Shared, broken};
 use crate::error::{Error, Result};
 use crate::fluss::code::Code;
-use crate::fluss::record::{KvBatch, KvFormat, LogFormat, RawBatch, RowEncoder, Value, batches};
+use crate::fluss::record::{KvBatch, LogFormat, RawBatch, RowEncoder, Value, batches};
 use crate::model::{ChangeKind, TableBucket};
 use crate::node::log::{AppendError, Appending, BucketLog};
 use crate::node::places::sync_folder;
@@ -285,11 +285,7 @@ impl BucketKv {
         let kinds =
             decoded.changes.ok_or_else(|| Error::data(format!("the log of {} has rows that are no changes", self.bucket)))?;
         let mut keys = shape.keys(&schema.schema, &decoded.rows)?;
-        let format = match shape.format {
-            KvFormat::Compacted => LogFormat::Compacted,
-            KvFormat::Indexed => LogFormat::Indexed,
-        };
-        let encoder = RowEncoder::new(format, &schema.schema, &decoded.rows)?;
+        let encoder = RowEncoder::new(shape.format, &schema.schema, &decoded.rows)?;
         let mut rows = write.open_table(ROWS).map_err(|source| broken(self.bucket, "write", source))?;
         let mut encoded = Vec::new();
         for (row, kind) in kinds.into_iter().enumerate() {

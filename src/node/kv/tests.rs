@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fluss::bucket::{KeyRules, KeyWriter};
-use crate::fluss::record::{BatchSchema, KvBatch, KvBatchBuilder, LogFormat, RowEncoder, Value, batches, decode_rows};
+use crate::fluss::record::{BatchSchema, KvBatch, KvBatchBuilder, KvFormat, LogFormat, RowEncoder, Value, batches, decode_rows};
 use crate::model::{BucketId, ChangeKind, DataType, Field, Schema, SchemaId, TableInfo, TypeKind};
 use crate::node::log::{BucketLog, LogOptions};
 use crate::node::registry::Table;
@@ -72,11 +72,7 @@ pub(in crate::node) fn kv_batch(info: &TableInfo, writer: i64, sequence: i32, op
     let schema = BatchSchema::new(Arc::clone(&info.schema)).unwrap();
     let columns = [Arc::clone(&keys), texts, numbers].into_iter().take(schema.schema.fields.len()).collect();
     let rows = RecordBatch::try_new(Arc::clone(&schema.arrow), columns).unwrap();
-    let format = match info.property("table.kv.format") {
-        Some("INDEXED") => LogFormat::Indexed,
-        _ => LogFormat::Compacted,
-    };
-    let encoder = RowEncoder::new(format, &schema.schema, &rows).unwrap();
+    let encoder = RowEncoder::new(KvFormat::of(info).unwrap(), &schema.schema, &rows).unwrap();
     let rules = KeyRules::of(info).unwrap();
     let mut writer_of_keys = KeyWriter::new(rules.encoding, &[(&TypeKind::Int, &keys)]).unwrap();
     let mut builder = KvBatchBuilder::new(schema.schema.id).unwrap();

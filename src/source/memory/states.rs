@@ -13,10 +13,9 @@ use super::{MemoryCluster, MemoryService, State, Table, faults, wrong_routing};
 use crate::error::{Error, Result};
 use crate::fluss::bucket::{KeyRules, KeyWriter};
 use crate::fluss::record::{
-    BatchSchema, Compression, EncodeOptions, KvFormat, LogFormat, RowEncoder, Value, ValueBatchBuilder, decode_rows,
-    encode_arrow_batch,
+    BatchSchema, Compression, EncodeOptions, KvFormat, RowEncoder, Value, ValueBatchBuilder, decode_rows, encode_arrow_batch,
 };
-use crate::model::{ChangeKind, Schema, SchemaId, TableBucket, TableInfo, TablePath, TypeKind};
+use crate::model::{ChangeKind, Schema, SchemaId, TableBucket, TablePath, TypeKind};
 use crate::source::state::state_lost;
 use crate::source::{StateRequest, StateScan, StateSlice};
 
@@ -111,7 +110,7 @@ impl Table {
         let rules = KeyRules::of(&self.info)?;
         let keys = columns_of(schema, rows, &rules.columns)?;
         let mut keys = KeyWriter::new(rules.encoding, &keys)?;
-        let encoder = RowEncoder::new(row_format(&self.info)?, schema, rows)?;
+        let encoder = RowEncoder::new(KvFormat::of(&self.info)?, schema, rows)?;
         let wal = self.info.property("table.changelog.image").is_some_and(|image| image.eq_ignore_ascii_case("wal"));
         // What can fail comes first: nothing of a put that fails may stay.
         let mut puts = Vec::with_capacity(rows.num_rows());
@@ -164,13 +163,6 @@ impl Table {
         }
         concat_batches(&newest.arrow, &parts).map_err(|source| Error::internal("join rows").with_source(source))
     }
-}
-
-fn row_format(table: &TableInfo) -> Result<LogFormat> {
-    Ok(match KvFormat::of(table)? {
-        KvFormat::Compacted => LogFormat::Compacted,
-        KvFormat::Indexed => LogFormat::Indexed,
-    })
 }
 
 impl State {

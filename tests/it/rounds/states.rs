@@ -76,7 +76,7 @@ impl Keyed {
         let texts: ArrayRef =
             Arc::new(rows.values().map(|text| Some(text.as_str())).chain(gone.iter().map(|_| None)).collect::<StringArray>());
         let batch = RecordBatch::try_new(Arc::clone(&self.schema.arrow), vec![Arc::clone(&keys), texts]).unwrap();
-        let encoder = RowEncoder::new(LogFormat::Compacted, &self.schema.schema, &batch).unwrap();
+        let encoder = RowEncoder::new(KvFormat::Compacted, &self.schema.schema, &batch).unwrap();
         let mut writer = KeyWriter::new(KeyRules::of(&self.info).unwrap().encoding, &[(&TypeKind::Int, &keys)]).unwrap();
         let mut records = KvBatchBuilder::new(SchemaId(1)).unwrap();
         for row in 0..keys.len() {

@@ -8,6 +8,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn encoded(format: LogFormat, schema: &BatchSchema, rows: &RecordBatch) -> Vec<Vec<u8>> {
+    let format = if format == LogFormat::Indexed { KvFormat::Indexed } else { KvFormat::Compacted };
     let encoder = RowEncoder::new(format, &schema.schema, rows).unwrap();
     let encode = |row| {
         let mut bytes = vec![7; 3];
@@ -90,7 +91,7 @@ fn a_char_that_has_no_room_is_refused_in_indexed_rows_only() {
     let schema = BatchSchema::new(Arc::new(Schema { id: SchemaId(1), fields, primary_key: vec![], highest_field_id: 0 })).unwrap();
     let column = array_of(&TypeKind::Char { length: 2 }, &[Some(Datum::String("éé".into()))]).unwrap();
     let rows = RecordBatch::try_new(Arc::clone(&schema.arrow), vec![column]).unwrap();
-    let error = RowEncoder::new(LogFormat::Indexed, &schema.schema, &rows).unwrap().encode(0, &mut Vec::new()).unwrap_err();
+    let error = RowEncoder::new(KvFormat::Indexed, &schema.schema, &rows).unwrap().encode(0, &mut Vec::new()).unwrap_err();
     assert!(error.chain().contains("CHAR(2)"), "{}", error.chain());
     assert_eq!(decoded(LogFormat::Compacted, &schema, &encoded(LogFormat::Compacted, &schema, &rows)), rows);
 }
