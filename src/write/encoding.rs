@@ -87,8 +87,9 @@ pub(super) fn properties(
             }
             // INT96 has no order that readers agree on.
             Physical::INT96 => builder = builder.set_column_statistics_enabled(path, EnabledStatistics::None),
-            Physical::BOOLEAN => {}
-            Physical::FLOAT | Physical::DOUBLE | Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => {
+            // Wide decimals: Java looks into a dictionary with as few bytes as the value needs, and finds nothing.
+            Physical::BOOLEAN | Physical::FIXED_LEN_BYTE_ARRAY => {}
+            Physical::FLOAT | Physical::DOUBLE | Physical::BYTE_ARRAY => {
                 if dictionary_pays(column, &arrays) {
                     builder = builder.set_column_dictionary_enabled(path, true);
                 }
@@ -107,7 +108,6 @@ fn dictionary_pays(column: &ColumnDescriptor, arrays: &[ArrayRef]) -> bool {
     }
     let width = match column.physical_type() {
         Physical::BYTE_ARRAY => 4.0 + sample.bytes / to_f64(sample.values),
-        Physical::FIXED_LEN_BYTE_ARRAY => f64::from(column.type_length()),
         Physical::FLOAT => 4.0,
         _ => 8.0,
     };

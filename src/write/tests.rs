@@ -499,3 +499,21 @@ async fn a_decimal_of_too_many_digits_is_refused_inside_nested_types_too() {
         }
     }
 }
+
+#[tokio::test]
+async fn wide_decimals_have_no_dictionary_for_java_s_filters_find_nothing_there() {
+    let decimal = |precision| DataType::nullable(TypeKind::Decimal { precision, scale: 2 });
+    let schema = table(vec![field(0, "wide", decimal(20)), field(1, "s", DataType::nullable(TypeKind::String))], &[]);
+    let store = Store::in_memory();
+    let context = context(&store, &schema, WriteOptions::default());
+    let wide = (0..1000).map(|row| Some(row % 3)).collect::<Decimal128Array>().with_precision_and_scale(20, 2).unwrap();
+    let text: StringArray = (0..1000).map(|row| Some(if row % 3 == 0 { "one" } else { "other" })).collect();
+    let rows = RecordBatch::try_new(lake_arrow_schema(&schema).unwrap(), vec![Arc::new(wide), Arc::new(text)]).unwrap();
+    let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
+    writer.write(rows, None, 0, context.runtime.budget.acquire(64).await).await.unwrap();
+    let entry = writer.finish().await.unwrap().data.remove(0);
+    let reader = SerializedFileReader::new(written(&store, &entry).await).unwrap();
+    let group = reader.metadata().row_group(0);
+    let has_dictionary = |column: usize| group.column(column).dictionary_page_offset().is_some();
+    assert!(!has_dictionary(0) && has_dictionary(1));
+}

@@ -52,8 +52,9 @@ class Keyed:
     def compact(self, old=False):
         """Full compaction of every bucket by Java; all rows are on one level then."""
         java = Java(self.world, self.folder, old)
-        for partition, bucket in sorted({(tuple(map(str, f["partition"])), f["bucket"]) for f in self.files()}):
-            java.ask("compact", partition=dict(zip(self.partitions, partition)), bucket=bucket)
+        for partition, bucket, total in sorted({(tuple(map(str, f["partition"])), f["bucket"], f["total"]) for f in self.files()}):
+            options = {"options": {"bucket": str(total)}} if self.partitions else {}  # Java compacts no other count than its option's
+            java.ask("compact", partition=dict(zip(self.partitions, partition)), bucket=bucket, **options)
         levels = {f["level"] for f in self.files()}
         check(0 not in levels, f"{self.name}: levels after a full compaction: {levels}")
 
