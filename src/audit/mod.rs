@@ -6,6 +6,10 @@
 
 pub mod orphans;
 mod rewrite;
+mod rows;
+pub mod scan;
+mod tail;
+pub mod verify;
 mod view;
 
 use std::sync::Arc;
@@ -15,6 +19,7 @@ use crate::lake::LakeTable;
 use crate::mapping::{self, LakeForm};
 use crate::model::{BucketLayout, Partition, TableInfo};
 use crate::paimon::BinaryRow;
+use crate::read;
 use crate::runtime::Runtime;
 use crate::source::{LakeLedger, TableScan};
 
@@ -36,6 +41,8 @@ pub struct AuditContext {
     pub ledger: Arc<dyn LakeLedger>,
     /// Time, memory, threads.
     pub runtime: Runtime,
+    /// Bounds of reading logs.
+    pub read: read::Options,
 }
 
 impl std::fmt::Debug for AuditContext {

@@ -78,7 +78,8 @@ pub async fn view(context: &AuditContext) -> Result<View> {
     }
 }
 
-async fn look(context: &AuditContext) -> Result<View> {
+/// What is there right now; a snapshot may be about to be recorded.
+pub(super) async fn look(context: &AuditContext) -> Result<View> {
     // The ledger first: what is committed between the two reads is then met in the lake.
     let (known, unknown) = match context.ledger.latest(&context.table.path).await? {
         LedgerState::At(entry) => (Some(entry), None),

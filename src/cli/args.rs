@@ -65,6 +65,10 @@ pub(super) enum Command {
     Orphans(Orphans),
     /// Show the metadata of a lake table.
     Inspect(Inspect),
+    /// Look whether a lake table has what Fluss gave it, and say what is wrong and what to do.
+    Verify(Verify),
+    /// Print the rows of a table, those in the lake and those that only the log has, as JSON lines or CSV.
+    Scan(Scan),
     /// Load JSON lines, CSV or Parquet into a table.
     Load(Box<Load>),
 }
@@ -261,6 +265,64 @@ pub(super) struct Orphans {
     pub(super) json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+pub(super) struct Verify {
+    /// The table.
+    #[arg(value_name = "DB.TABLE")]
+    pub(super) table: TablePath,
+    /// Read every data file [default: a sample, the newest files of each bucket first].
+    #[arg(long)]
+    pub(super) all: bool,
+    /// Only this partition, such as `day=2026-11-30` or `a=1/b=2`; without all keys: all partitions that fit. May be repeated
+    /// [default: all partitions, those that Fluss has dropped included].
+    #[arg(long, value_name = "SPEC")]
+    pub(super) partition: Vec<PartitionSpec>,
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// How rows are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ScanFormat {
+    /// JSON lines, one object per row.
+    Json,
+    /// RFC 4180 with a header line; an empty field is NULL, nested values are JSON.
+    Csv,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Scan {
+    /// The table.
+    #[arg(value_name = "DB.TABLE")]
+    pub(super) table: TablePath,
+    /// Only these columns, comma-separated, in this order [default: all of the table].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(super) columns: Option<Vec<String>>,
+    /// Only this partition, such as `day=2026-11-30` or `a=1/b=2`; without all keys: all partitions that fit. May be repeated
+    /// [default: all partitions, those that Fluss has dropped included].
+    #[arg(long, value_name = "SPEC")]
+    pub(super) partition: Vec<PartitionSpec>,
+    /// At most so many rows.
+    #[arg(long, value_name = "N")]
+    pub(super) limit: Option<u64>,
+    /// Print the number of rows only.
+    #[arg(long, conflicts_with_all = ["columns", "format"])]
+    pub(super) count: bool,
+    /// Only what this lake snapshot has, and nothing of the log.
+    #[arg(long, value_name = "ID")]
+    pub(super) snapshot: Option<i64>,
+    /// How rows are printed.
+    #[arg(long, value_enum, default_value = "json")]
+    pub(super) format: ScanFormat,
+    /// Servers of the Fluss cluster, comma-separated; the others are found through the first that answers.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) server: Option<String>,
+}
+
 /// Reads the arguments of the process, its own name first.
 ///
 /// # Errors
@@ -338,6 +400,8 @@ impl Command {
             Self::Orphans(args) => vec![server(&args.server)],
             Self::Repair(args) => vec![server(&args.action.on().server)],
             Self::Backfill(args) => vec![server(&args.server)],
+            Self::Verify(args) => vec![server(&args.server)],
+            Self::Scan(args) => vec![server(&args.server)],
             Self::Load(args) => vec![server(&args.server)],
             Self::Quickstart(_) | Self::Node(_) | Self::Status(_) | Self::Inspect(_) => vec![],
         }
@@ -359,6 +423,8 @@ impl Command {
             | Self::Orphans(_)
             | Self::Repair(_)
             | Self::Inspect(_)
+            | Self::Verify(_)
+            | Self::Scan(_)
             | Self::Load(_) => LogLevel::Warn,
         }
     }

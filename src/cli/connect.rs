@@ -1,17 +1,23 @@
 //! How every command reaches the cluster: by the same settings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::audit::AuditContext;
 use crate::client::Admin;
 use crate::config::Settings;
 use crate::daemon::Service;
+use crate::daemon::backfill::{PartitionSpec, choose};
 use crate::error::{Error, Result};
 use crate::fluss::cluster::{Cluster, ClusterOptions};
 use crate::fluss::code::Code;
-use crate::mapping::is_lake_enabled;
-use crate::model::{TableInfo, TablePath};
+use crate::lake::LakeTable;
+use crate::mapping::{self, is_lake_enabled};
+use crate::model::{PartitionId, TableInfo, TablePath};
+use crate::plan::lake_place;
 use crate::round::RoundContext;
 use crate::runtime::Runtime;
+use crate::source::TableScan;
 use crate::source::cluster::ClusterSource;
 
 /// The cluster that the settings name, which has its lake where they say, if they say so.
@@ -126,4 +132,48 @@ pub(super) async fn service(settings: &Settings, runtime: &Runtime) -> Result<(C
     let cluster = cluster(settings, runtime).await?;
     let (queue, rounds) = rounds(&cluster, settings, runtime);
     Ok((cluster, Service { queue, rounds, options: settings.daemon.clone() }))
+}
+
+/// A table of that cluster and its lake table, as audits look at them: also where rounds would refuse the pair.
+///
+/// # Errors
+/// `Invalid` when there is no such table, or it never had a lake; `Unavailable`; `Data` when the lake table is missing or its columns
+/// are not the table's.
+pub(super) async fn audit(cluster: &Cluster, settings: &Settings, runtime: &Runtime, path: &TablePath) -> Result<AuditContext> {
+    let (source, _) = rounds(cluster, settings, runtime);
+    let table = Arc::new(source.table_info(path).await?);
+    if !table.has_lake_table() {
+        return Err(Error::invalid(format!("table `{path}` has no lake table: its lake was never on")));
+    }
+    let place = lake_place(&table)?;
+    let lake = LakeTable::open_in(&place.warehouse, &place.options, place.root, runtime.clone()).await?;
+    let lake = lake.ok_or_else(|| {
+        Error::data(format!("the lake table of `{path}` is missing in `{}`", place.warehouse)).with_hint(
+            "if the warehouse was moved or is not mounted, bring it back; this machine has to see it as the cluster does",
+        )
+    })?;
+    let form = mapping::fit(&table, lake.schema())?.form;
+    let scan: Arc<ClusterSource> = Arc::clone(&source);
+    Ok(AuditContext {
+        table,
+        lake: Arc::new(lake),
+        form,
+        scan,
+        ledger: source,
+        runtime: runtime.clone(),
+        read: settings.round.read,
+    })
+}
+
+/// The partitions that were named; `None` = all.
+///
+/// # Errors
+/// `Invalid` names what is not there; `Unavailable`.
+pub(super) async fn chosen(context: &AuditContext, specs: &[PartitionSpec]) -> Result<Option<BTreeSet<PartitionId>>> {
+    if specs.is_empty() {
+        return Ok(None);
+    }
+    let partitions = context.partitions().await?;
+    let partitions: Vec<_> = partitions.into_iter().filter_map(|known| known.partition).collect();
+    choose(&context.table, &partitions, specs).map(Some)
 }

@@ -18,9 +18,11 @@ mod quickstart;
 mod repair;
 mod rescale;
 mod run;
+mod scan;
 mod signals;
 mod status;
 mod sync;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -103,6 +105,8 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Repair(args) => repair::run(&args, settings, runtime, output).await,
         Command::Orphans(args) => orphans::run(&args, settings, runtime, output).await,
         Command::Sync(args) => sync::run(&args, settings, runtime, output).await,
+        Command::Verify(args) => verify::run(&args, settings, runtime, output).await,
+        Command::Scan(args) => scan::run(&args, settings, runtime, output).await,
         Command::Load(args) => load::run(&args, settings, runtime, output).await,
     }
 }

@@ -96,7 +96,10 @@ impl LakeTable {
     }
 
     /// Reads manifests, several at once, and calls `each` with the entries of one after the other, in order.
-    pub(super) async fn for_each_manifest(
+    ///
+    /// # Errors
+    /// As [`LakeTable::read_manifest`]; those of `each`.
+    pub async fn for_each_manifest(
         &self,
         names: Vec<String>,
         mut each: impl FnMut(Vec<ManifestEntry>) -> Result<()>,

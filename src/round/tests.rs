@@ -13,6 +13,7 @@ use crate::storage;
 mod keyed;
 mod limits;
 mod rescale;
+mod verified;
 
 struct World {
     cluster: MemoryCluster,

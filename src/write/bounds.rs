@@ -16,7 +16,7 @@ use super::schema::is_int96;
 
 /// What has been seen of one column of one file.
 #[derive(Debug, Clone)]
-pub(super) struct Bounds {
+pub struct Bounds {
     kind: TypeKind,
     nulls: i64,
     seen: Seen,
@@ -41,7 +41,8 @@ enum Seen {
 
 impl Bounds {
     /// Nothing seen yet of a column of `kind` whose statistics have `mode`.
-    pub(super) fn new(kind: &TypeKind, mode: StatsMode) -> Self {
+    #[must_use]
+    pub fn new(kind: &TypeKind, mode: StatsMode) -> Self {
         let seen = match kind {
             // Whatever the mode: the file's own statistics depend on whether there is a NaN.
             TypeKind::Float | TypeKind::Double => Seen::Float { range: None, nan: false },
@@ -68,7 +69,7 @@ impl Bounds {
     ///
     /// # Errors
     /// `Internal` when the array has another type; `Data` names a decimal of more digits than its type has.
-    pub(super) fn add(&mut self, array: &ArrayRef) -> Result<()> {
+    pub fn add(&mut self, array: &ArrayRef) -> Result<()> {
         self.nulls += i64::try_from(array.null_count()).unwrap_or(i64::MAX);
         match &mut self.seen {
             Seen::Nothing => {}
@@ -115,7 +116,8 @@ impl Bounds {
     }
 
     /// Exact bounds; both unknown where there are none, or a NaN is among the values.
-    pub(super) fn stats(&self) -> ColumnStats {
+    #[must_use]
+    pub fn stats(&self) -> ColumnStats {
         let (min, max) = match &self.seen {
             Seen::Int(Some((min, max))) => (self.int(*min), self.int(*max)),
             Seen::Decimal(Some((min, max))) => (self.decimal(*min), self.decimal(*max)),

@@ -31,6 +31,7 @@ use crate::runtime::Runtime;
 use crate::storage::Store;
 
 pub use crate::paimon::ManifestEntry;
+pub use bounds::Bounds;
 pub use bucket::{BucketFiles, BucketTarget, BucketWriter};
 
 /// Deletes in flight at once.

@@ -1,10 +1,12 @@
 """Lakeward beside the real Flink tiering job, on the same tables of a real cluster."""
 import json
 import pathlib
+import re
 import time
 
 import frames
 from beside import BEFORE_PUBLISH, Shared, committed_snapshot, made_by
+from case_audit import faults
 from case_cluster import LAKE, with_system_columns
 from checks import rows_equal
 from flink import Job
@@ -190,6 +192,11 @@ class Overlap:
         self.job.kill()
         twice = with_system_columns(shared.client, ZOMBIE, shared.written[ZOMBIE] + self.doubled)
         rows_equal(shared.world, shared.folder(ZOMBIE), twice)
+        found = faults(shared.world, shared.cluster.address, ZOMBIE)
+        same({fault["check"] for fault in found}, {"rows"}, "what `verify` finds in doubled rows")
+        for fault in found:
+            check(f"snapshot {self.own + 1} (APPEND by a Java tiering job): +" in fault["message"], f"the snapshot is not named: {fault['message']}")
+        same(sum(int(re.search(r"has `(\d+)` rows too many", fault["message"])[1]) for fault in found), len(self.doubled), "rows too many, as `verify` counts them")
         shared.write([LATE, ZOMBIE])
         said = until(30, "hold", self.held)
         for fact in (ZOMBIE, f"above `{self.own}` up to `{self.own + 1}`", f"`{len(self.doubled)}` rows", "roll the lake table back", f"lakeward repair accept-base {ZOMBIE}"):
@@ -212,6 +219,7 @@ class Overlap:
         same((done["outcome"], done["snapshot"]), ("done", self.own + 1), "what the operator's word came to")
         shared.ours([ZOMBIE])
         shared.agree([ZOMBIE], "ours")
+        same(faults(shared.world, shared.cluster.address, ZOMBIE, "--all"), [], "faults after the way out")
         shared.write([ZOMBIE])
         shared.theirs(job, [ZOMBIE])
         shared.agree([ZOMBIE], "theirs")

@@ -14,11 +14,13 @@ mod repair;
 mod rescale;
 mod restart;
 mod rivals;
+mod scan;
 mod schema;
 mod service;
 mod states;
 mod sync;
 mod types;
+mod verify;
 mod volume;
 mod watch;
 

@@ -144,7 +144,8 @@ pub(super) async fn admit(path: &TablePath, cluster: &Cluster, settings: &Settin
         options: settings.round.commit,
     };
     let form = LakeForm::of(lake.schema());
-    let audit = AuditContext { table, lake, form, scan: rounds.scan, ledger: rounds.ledger, runtime: runtime.clone() };
+    let (runtime, read) = (runtime.clone(), settings.round.read);
+    let audit = AuditContext { table, lake, form, scan: rounds.scan, ledger: rounds.ledger, runtime, read };
     Ok(Patient { audit, commit, options: settings.round })
 }
 

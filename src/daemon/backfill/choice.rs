@@ -61,7 +61,7 @@ impl PartitionSpec {
 ///
 /// # Errors
 /// `Invalid` names the spec and what there is.
-pub(super) fn choose(table: &TableInfo, partitions: &[Arc<Partition>], specs: &[PartitionSpec]) -> Result<BTreeSet<PartitionId>> {
+pub fn choose(table: &TableInfo, partitions: &[Arc<Partition>], specs: &[PartitionSpec]) -> Result<BTreeSet<PartitionId>> {
     if !table.is_partitioned() {
         return Err(Error::invalid(format!("table `{}` has no partitions", table.path)).with_hint("leave `--partition` away"));
     }

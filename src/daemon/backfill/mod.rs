@@ -24,7 +24,7 @@ use crate::round::{self, Job, Limits, LogEnds, Progress, RoundContext};
 use crate::runtime::{Backoff, BackoffOptions, Moment};
 use crate::telemetry;
 
-pub use choice::PartitionSpec;
+pub use choice::{PartitionSpec, choose};
 
 /// Bounds of a backfill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -251,7 +251,7 @@ impl Backfill {
     async fn look(&self) -> Result<Target> {
         let LogEnds { table, partitions, mut buckets } = round::log_ends(&self.context, &self.path).await?;
         if !self.specs.is_empty() {
-            let chosen = choice::choose(&table, &partitions, &self.specs)?;
+            let chosen = choose(&table, &partitions, &self.specs)?;
             buckets.retain(|(bucket, ..)| bucket.partition.is_some_and(|partition| chosen.contains(&partition)));
         }
         let names = partitions.iter().map(|partition| (partition.id, partition.name())).collect();

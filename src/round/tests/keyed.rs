@@ -7,10 +7,10 @@ use crate::paimon::Snapshot;
 use ChangeKind::{Delete, Insert, UpdateAfter, UpdateBefore};
 
 /// `id` and `day` are the key, `day` the partition column.
-struct Keyed {
-    cluster: MemoryCluster,
-    context: RoundContext,
-    path: TablePath,
+pub(super) struct Keyed {
+    pub(super) cluster: MemoryCluster,
+    pub(super) context: RoundContext,
+    pub(super) path: TablePath,
     /// What is in the source now: bucket and key → value.
     state: std::sync::Mutex<BTreeMap<(BucketKey, i64), String>>,
     _folder: tempfile::TempDir,
@@ -48,7 +48,7 @@ fn keyed_descriptor(warehouse: &str, buckets: i32, own: &[(&str, &str)]) -> Tabl
 }
 
 impl Keyed {
-    async fn new(buckets: i32, own: &[(&str, &str)]) -> Self {
+    pub(super) async fn new(buckets: i32, own: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::simulated(11, 1_790_000_000_000, MEMORY);
         let cluster = MemoryCluster::new(runtime.clone());
@@ -64,11 +64,11 @@ impl Keyed {
         Self { cluster, context, path, state: std::sync::Mutex::default(), _folder: folder }
     }
 
-    fn partition(&self, day: &str) -> Partition {
+    pub(super) fn partition(&self, day: &str) -> Partition {
         self.cluster.create_partition(&self.path, &[day]).unwrap()
     }
 
-    async fn table(&self) -> TableInfo {
+    pub(super) async fn table(&self) -> TableInfo {
         self.context.scan.table_info(&self.path).await.unwrap()
     }
 
@@ -157,15 +157,15 @@ impl Keyed {
         run(&self.context, &Job { path: self.path.clone(), table, epoch: TieringEpoch(1), lease: None, limits }).await
     }
 
-    async fn round(&self) -> RoundSummary {
+    pub(super) async fn round(&self) -> RoundSummary {
         self.limited(Limits::default()).await.map_err(|error| error.chain()).unwrap()
     }
 
-    async fn lake(&self) -> Arc<LakeTable> {
+    pub(super) async fn lake(&self) -> Arc<LakeTable> {
         open_lake(&self.table().await, &self.context.runtime).await.unwrap().0
     }
 
-    async fn newest(&self) -> Snapshot {
+    pub(super) async fn newest(&self) -> Snapshot {
         let lake = self.lake().await;
         lake.snapshot(lake.newest_snapshot_id().await.unwrap().unwrap()).await.unwrap().unwrap()
     }
