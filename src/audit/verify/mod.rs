@@ -337,7 +337,8 @@ impl Pass<'_> {
     }
 
     fn repair_hint(&self, what: &str) -> String {
-        format!("`lakeward repair {what} {}` shows what it would do, and does it with `--confirm`", self.context.table.path)
+        let more = if what == "reset-offsets" { " --snapshot ID" } else { "" };
+        format!("`lakeward repair {what} {}{more}` shows what it would do, and does it with `--confirm`", self.context.table.path)
     }
 
     fn rewrite_hint(&self, folder: &str) -> String {
