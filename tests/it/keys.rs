@@ -60,6 +60,11 @@ impl Keys {
         self.end
     }
 
+    /// Where its log ends.
+    pub(crate) const fn end(&self) -> i64 {
+        self.end
+    }
+
     /// Every number that it ever had.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = i64> {
         self.numbers.iter().copied()

@@ -5,6 +5,7 @@
 
 mod audit;
 mod cluster;
+mod keyed;
 mod places;
 mod service;
 mod store;

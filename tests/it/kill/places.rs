@@ -10,6 +10,7 @@ pub(super) fn kind(path: &str) -> &'static str {
         () if path.is_empty() => "request",
         () if begins(&[".lakeward-check"]) => "probe",
         () if begins(&["data-"]) => "data file",
+        () if begins(&["changelog-"]) => "changelog file",
         () if begins(&["manifest-list-"]) => "manifest list",
         () if begins(&["manifest-"]) => "manifest",
         () if begins(&["snapshot-"]) => "snapshot",

@@ -77,11 +77,11 @@ fn run_on(cases: &Cases, bucket: impl Fn() -> Option<Server> + Sync) -> (Kills, 
 }
 
 /// Points that every round passes.
-fn of_rounds() -> Vec<&'static str> {
+pub(super) fn of_rounds() -> Vec<&'static str> {
     points(|point| !is_of_the_node(point) && !point.starts_with("recover.") && !point.ends_with("_part"))
 }
 
-fn of_recovery() -> Vec<&'static str> {
+pub(super) fn of_recovery() -> Vec<&'static str> {
     points(|point| point.starts_with("recover."))
 }
 

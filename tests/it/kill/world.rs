@@ -5,16 +5,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arrow_array::{RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use lakeward::client::{Admin, Writer, WriterOptions};
 use lakeward::error::Result;
+use lakeward::fluss::bucket::{BucketFunction, buckets_of};
 use lakeward::fluss::cluster::{Cluster, ClusterOptions};
 use lakeward::fluss::table_json::TableDescriptor;
-use lakeward::model::{TablePath, TypeKind};
+use lakeward::model::{BucketId, BucketKey, TablePath, TypeKind};
 use lakeward::runtime::{FailPoints, Rng, Runtime};
 use tempfile::TempDir;
 
 use super::audit::Auditor;
+use crate::keys::{self, Keys};
 use crate::rounds::binary::{Ended, Running, run};
 use crate::rounds::{descriptor, field, rows, until};
 use crate::s3::server::Server;
@@ -77,6 +79,8 @@ pub(super) struct World {
     address: String,
     link: Option<(Cluster, Admin)>,
     pub(super) sources: BTreeMap<TablePath, Source>,
+    /// Buckets of [`accounts`].
+    pub(super) keys: BTreeMap<BucketKey, Keys>,
     next_id: i64,
     pub(super) auditor: Auditor,
 }
@@ -120,6 +124,7 @@ impl World {
             address,
             link: None,
             sources: BTreeMap::new(),
+            keys: BTreeMap::new(),
             next_id: 0,
             auditor: Auditor::default(),
         }
@@ -255,6 +260,31 @@ impl World {
         sent
     }
 
+    /// Upserts and deletes in one partition of [`accounts`], whose node has to live.
+    pub(super) async fn put(&mut self, day: &str, puts: &[(i64, Option<i64>)]) {
+        let mut writer = Writer::open(&self.cluster(), &accounts(), WriterOptions::default()).await.unwrap();
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(puts.iter().map(|(key, _)| *key).collect::<Int64Array>()),
+            Arc::new(StringArray::from(vec![day; puts.len()])),
+            Arc::new(puts.iter().map(|(_, number)| *number).collect::<Int64Array>()),
+        ];
+        let rows = RecordBatch::try_new(writer.schema(), columns).unwrap();
+        let deletes: Vec<bool> = puts.iter().map(|(_, number)| number.is_none()).collect();
+        writer.change(&rows, &deletes).await.map_err(|error| error.chain()).unwrap();
+        let info = self.admin().table_info(&accounts()).await.unwrap();
+        let partitions = self.admin().partitions(&accounts()).await.unwrap();
+        let partition = partitions.iter().find(|partition| partition.name() == day).unwrap();
+        let keys = [(&TypeKind::BigInt, &rows.columns()[0])];
+        let buckets = buckets_of(BucketFunction::of(&info).unwrap(), &keys, partition.bucket_count.unwrap()).unwrap();
+        for bucket in 0..partition.bucket_count.unwrap() {
+            let mine: Vec<_> = puts.iter().zip(&buckets).filter(|(_, of)| **of == bucket).map(|(put, _)| *put).collect();
+            if !mine.is_empty() {
+                let bucket = BucketKey { partition: Some(partition.id), bucket: BucketId(bucket) };
+                self.keys.entry(bucket).or_default().put(false, &mine);
+            }
+        }
+    }
+
     /// The service works until the queue is empty, or dies at `fail`.
     pub(super) async fn serve(&self, fail: Option<&str>, wait: &str, more: &[&str]) -> (Ended, Option<Death>) {
         let flags = self.flags();
@@ -332,6 +362,18 @@ pub(super) fn events_table() -> TableDescriptor {
 
 pub(super) fn blobs() -> TablePath {
     TablePath::new("demo", "blobs")
+}
+
+/// A table with a primary key.
+pub(super) fn accounts() -> TablePath {
+    TablePath::new("demo", "accounts")
+}
+
+/// By partitions `day`; 2 buckets to begin with.
+pub(super) fn accounts_table() -> TableDescriptor {
+    let mut table = descriptor(keys::fields(), &["day"], &["id"], 2);
+    table.schema.primary_key = vec!["id".into(), "day".into()];
+    table
 }
 
 /// A table that is dropped again.
