@@ -13,7 +13,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 /// Milliseconds of a duration text.
 pub(super) fn millis(text: &str) -> Result<u64, String> {
     scaled(text, &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)])
-        .ok_or_else(|| format!("`{text}` is not a duration such as `500ms`, `30s`, `2m` or `1h`"))
+        .ok_or_else(|| format!("`{text}` is not a duration such as `500ms`, `30s`, `2m`, `1h` or `1d`"))
 }
 
 /// Bytes of a size text.
@@ -82,7 +82,8 @@ mod tests {
     fn durations_need_a_unit() {
         assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
         assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
-        for wrong in ["", "5", "s", "5d", "-1s", "99999999999999999999s", "18446744073709551615h"] {
+        assert_eq!(duration("1d").unwrap(), Duration::from_secs(86_400));
+        for wrong in ["", "5", "s", "5w", "-1s", "99999999999999999999s", "18446744073709551615h"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,16 +1,15 @@
 """What held tables need: `lakeward repair` on tables that Paimon's own writers and operators have spoilt, read back by Java Paimon and pypaimon; `lakeward sync` on a real cluster."""
-import json
 import subprocess
 
 from case_readback import LAKE
 from checks import rows_equal, totals
 from readers import Java, Python
-from world import case, check, same, table_name, tail
+from world import case, check, same
 
 COLUMNS = [("id", "BIGINT"), ("part", "STRING"), ("note", "STRING")]
 
 
-def keyed(world, server, *args, codes=(0,)):
+def ends(world, server, *args, codes=(0,)):
     """A command of the product as text: how it ended, and all that it said."""
     done = subprocess.run([world.lakeward(), *map(str, args), "--server", server], capture_output=True, timeout=60)
     said = (done.stdout + done.stderr).decode()
@@ -38,7 +37,7 @@ def rewrite(world):
     same(totals(world, folder), {"A": {2, 4}}, "totals that pypaimon has mixed")
     fresh = [[id, "A", f"A{id}"] for id in range(60, 80)]
     client.ask("append", "p.t", rows=fresh)
-    code, said = keyed(world, node.address, "run", "--once", codes=(5,))
+    code, said = ends(world, node.address, "run", "--once", codes=(5,))
     check("lakeward repair rewrite-partition p.t --partition part=A" in said, f"the hold does not name the command: {said}")
     done = repair(world, node.address, "rewrite-partition", "p.t", "--partition", "part=A")
     same((done["outcome"], done["partition"]["after"]["rows"]), ("done", 100), "what the command says")
@@ -51,7 +50,8 @@ def rewrite(world):
     for reader in (java, Python(folder)):
         for id in (0, 33, 79, 1000, 1039):
             same(reader.rows(where=[["id", "=", id]]), [row for row in written if row[0] == id], f"{reader.name}: key {id}")
-    java.ask("compact", options={"bucket": "2"})
+    for bucket in range(2):
+        java.ask("compact", partition={"part": "A"}, bucket=bucket, options={"bucket": "2"})
     java.ask("expire")
     same(java.ask("orphans"), 0, "orphans that Java finds")
     rows_equal(world, folder, written)
@@ -82,7 +82,8 @@ def rewrite_keys(world):
     later = [[id, "A", f"later{id}"] for id in range(50, 120)]
     java.append(later)
     rows_equal(world, folder, want[:50] + later)
-    java.ask("compact")
+    for bucket in range(4):
+        java.ask("compact", partition={"part": "A"}, bucket=bucket)
     rows_equal(world, folder, want[:50] + later)
     return f"{len(want)} keys, {done['partition']['before']['rows']} versions before"
 
@@ -102,7 +103,7 @@ def word(world):
         folder = node.table(table)
         Java(world, folder).ask("roll-back", snapshot=1)
         rows_equal(world, folder, written[:30])
-        said = keyed(world, node.address, "plan", table, codes=(5,))[1]
+        said = ends(world, node.address, "plan", table, codes=(5,))[1]
         check(f"lakeward repair accept-base {table}" in said, f"the hold does not name the command: {said}")
         done = repair(world, node.address, command[0], table, *command[1:])
         same((done["outcome"], done["snapshot"]), ("done", 2), "what the command says")
@@ -126,7 +127,7 @@ def sync_cluster(world):
         same((report["outcome"], report["differences"]), ("in_step", []), f"{name} as the coordinator made it")
     java = Java(world, cluster.table(table))
     java.ask("set", key="bucket", value="5")
-    code, said = keyed(world, cluster.address, "sync", table, "--check", codes=(6,))
+    code, said = ends(world, cluster.address, "sync", table, "--check", codes=(6,))
     check("option bucket" in said, f"the drift is not named: {said}")
     report = world.says("sync", table, "--apply", "--server", cluster.address)[0]
     same((report["outcome"], [found["name"] for found in report["applied"]]), ("in_step", ["bucket"]), "what was mended")
