@@ -171,7 +171,7 @@ def partitions(world):
             read[str(row[2:5])].append(row)
     same(sorted(read.items()), sorted(logged.items()), "changelog of each key")
     check(any(kind == "-U" for rows in logged.values() for kind, *_ in rows), "the log has no −U")
-    filters_hold(world, table.folder, lake_columns(table.columns), table.rows, UNABLE)
+    filters_hold(world, table.folder, lake_columns(table.columns), table.rows, UNABLE + [("Java Paimon 1.3.1", "*", "*", "*")])
     table.compact()
     rows_equal(world, table.folder, table.rows)
     table.change(changes(days[0], 1) + changes(days[2], 2))
@@ -191,7 +191,7 @@ OPTIONS = {
     "full": {"changelog-producer": "full-compaction"},
     "none": {"changelog-producer": "none"},
     "small": {"target-file-row-num": "7"},
-    "codecs": {"file.compression.per.level": "0:lz4", "changelog-file.compression": "snappy", "metadata.stats-mode.per.level": "0:none", "file.suffix.include.compression": "true"},
+    "codecs": {"file.compression.per.level": "0:snappy", "changelog-file.compression": "none", "metadata.stats-mode.per.level": "0:none", "file.suffix.include.compression": "true"},
     "index": {"file-index.bloom-filter.columns": "v", "record-level.expire-time": "1 d", "record-level.time-field": "at"},
 }
 REFUSED = {
