@@ -154,7 +154,7 @@ client.reqest-timeout = '5 s'
     let expected = [
         "1: `limit`: unknown key; the nearest is `memory.limit`",
         "2: `memory`: is a table, `[memory]`",
-        "3: `run.wait`: `5` is not a duration such as `500ms`, `30s`, `2m` or `1h`",
+        "3: `run.wait`: `5` is not a duration such as `500ms`, `30s`, `2m`, `1h` or `1d`",
         "4: `encoders.threads`: `\"many\"` is not a whole number",
         "5: `round.splits_max`: `0` is not within 1 and 100000",
         "5: `round.replans_max`: `-1` is not within 0 and 1000",
@@ -174,7 +174,7 @@ client.reqest-timeout = '5 s'
         "24: `fluss.client.request-timeout`: is not a duration as Fluss writes it, such as `30 s` or `10min`",
         "25: `fluss.client.reqest-timeout`: unknown key; the nearest is `fluss.client.request-timeout`",
         "LAKEWARD_READ_BUCKET_BYTE: unknown variable; the nearest is `LAKEWARD_READ_BUCKET_BYTES`",
-        "LAKEWARD_READ_STALL: `soon` is not a duration such as `500ms`, `30s`, `2m` or `1h`",
+        "LAKEWARD_READ_STALL: `soon` is not a duration such as `500ms`, `30s`, `2m`, `1h` or `1d`",
         "LAKEWARD_MEMORY_LIMIT: `1TB` is not a size such as `64KiB`, `128MiB` or `2GiB`",
         "LAKEWARD_LOG_LEVEL: is not one of `auto`, `error`, `warn`, `info`, `debug`, `trace`",
         "--set read.ahead: `0` is not within 1 and 64",
