@@ -125,13 +125,13 @@ class Shared:
             check(not self.tiered(table), f"{table} is recorded in Fluss after a kill at {point}")
             frames.expire(self.cluster.address, self.ids[table])
 
-    def theirs(self, job, tables):
+    def theirs(self, job, tables, seconds=60):
         """The job works until these tables are tiered, and rests again."""
         self.renew()
         job.proxy.asks = True
         try:
             for table in tables:
-                until(60, f"round of {table} by the Flink job", lambda: job.works() or self.tiered(table))
+                until(seconds, f"round of {table} by the Flink job", lambda: job.works() or self.tiered(table))
         finally:
             job.proxy.asks = False
         job.has_in_hand()

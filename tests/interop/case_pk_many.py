@@ -18,7 +18,7 @@ COLUMNS = [("id", "BIGINT"), ("part", "STRING"), ("n", "BIGINT"), ("words", "STR
 @case("pk-many", "upserts and deletes of random keys in random partitions by `load`, a daemon that tiers them, a rescale in the middle; the daemon dies between publish and record, then at any moment, "
                  "and the node dies under a load: Java Paimon, pypaimon and `verify` agree with a model (120,000 changes; all 1,000,000 over 100,000 keys with LAKEWARD_INTEROP_CHANGES)")
 def many(world):
-    node = world.node()
+    node = world.node("--lease", "20s")
     client = world.client(node.address)
     table, r, model, made = "m.t", random.Random(7), {}, 0
     client.ask("create", table, columns=COLUMNS, keys=["part", "id"], partitions=["part"], buckets=2, properties={"table.datalake.enabled": "true", "table.datalake.freshness": "1s"})
@@ -52,11 +52,15 @@ def many(world):
     def snapshots():
         return sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("snapshot/snapshot-*"))
 
+    def verified():
+        """The lake and the rest of the log make what the node holds under each key; else it ends with 5."""
+        return world.says("verify", table, "--server", node.address, seconds=600)[0]
+
     running = daemon("commit.after_publish=kill@3")
     for wave in range(WAVES):
         if wave == WAVES // 2:
             rescale_to(world, node.address, table, 3)
-        load = loading(wave)
+        count, load = len(snapshots()), loading(wave)
         if wave == 6:
             before = sum(o[3] for o in client.ask("offsets", table))
             until(60, "rows of a load", lambda: load.poll() is not None or sum(o[3] for o in client.ask("offsets", table)) > before, 0.02)
@@ -64,16 +68,18 @@ def many(world):
             node.process.wait()
             world.serve(node)
         ended(load)
-        if wave == 12:
-            count = len(snapshots())
-            until(60, "round", lambda: len(snapshots()) > count, 0.02)
-            running.kill()
-            running.wait()
         if running.poll() is not None:
             running = daemon()
+        until(90, "round", lambda: len(snapshots()) > count, 0.02)
+        if wave == WAVES // 2:
+            verified()  # while rounds go on
+        if wave == 12:
+            running.kill()
+            running.wait()
     until(120, "last round", lambda: tiered(client, table), 0.5)
     running.send_signal(signal.SIGTERM)
     same(running.wait(60), 143, "how the daemon ended")
+    same(verified()["faults"], [], "faults that `verify` finds")
     want = multiset(list(model.values()))
     for reader in (Java(world, folder), Python(folder)):
         same(multiset(reader.rows()), want, reader.name)
@@ -81,7 +87,7 @@ def many(world):
     same(totals(world, folder), counts, "totals in the lake, bucket counts in Fluss")
     same(set().union(*counts.values()), {2, 3}, "bucket counts")
     rounds = len(snapshots())
-    check(rounds > 10, f"{rounds} snapshots")
+    check(rounds >= WAVES, f"{rounds} snapshots")
     return f"{made} changes, {len(model)} rows, {rounds} snapshots"
 
 

@@ -209,10 +209,10 @@ class World:
         check(process.returncode in codes, f"`lakeward run --once` ended with {process.returncode}: {tail(process.log)}")
         return [json.loads(line) for line in out.decode().splitlines()], process.returncode
 
-    def says(self, *args):
+    def says(self, *args, seconds=60):
         """What a command of the product prints as JSON lines."""
         argv = list(map(str, [self.lakeward(), *args, "--json"]))
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=seconds)
         check(done.returncode == 0, f"`{' '.join(argv[1:])}` ended with {done.returncode}: {done.stderr.decode()[-800:]}")
         return [json.loads(line) for line in done.stdout.decode().splitlines()]
 
