@@ -287,7 +287,11 @@ async fn what_can_not_be_loaded_ends_with_the_code_that_the_readme_lists() {
     let folder = stage.dir.path();
     let rows = put(folder, "rows.json", "{\"id\":1,\"day\":\"a\"}\n");
     let packed = put(folder, "rows.json.gz", "x");
-    let primary = put(folder, "pk.sql", "CREATE TABLE t (id INT PRIMARY KEY NOT ENFORCED)");
+    let primary = put(
+        folder,
+        "pk.sql",
+        "CREATE TABLE t (id INT PRIMARY KEY NOT ENFORCED, day STRING) WITH ('table.merge-engine' = 'first_row')",
+    );
     let wrong_day = put(folder, "day.json", "{\"id\":1,\"day\":\"a\"}\n\n{\"id\":2,\"day\":\"a b\"}\n");
     let server = stage.address();
     for (args, code, said) in [
@@ -296,7 +300,7 @@ async fn what_can_not_be_loaded_ends_with_the_code_that_the_readme_lists() {
         (&["--server", &server, "demo.orders", "/nowhere.json"], 2, "/nowhere.json"),
         (&["--server", &server, "demo.orders", &packed], 4, "zcat"),
         (&["--server", &server, "demo.orders", "-", "-"], 2, "once only"),
-        (&["--server", &server, "demo.t", &rows, "--create", "--ddl", &primary], 4, "primary key"),
+        (&["--server", &server, "demo.t", &rows, "--create", "--ddl", &primary], 2, "merge engines"),
         (&["--server", &server, "demo.t", &rows, "--create"], 2, "--ddl"),
         (&["--server", &server, "demo.t", &rows, "--create", "--column", "id:INTT"], 2, "`INTT` is no type"),
         (&["--server", &server, "demo.orders", &rows, "--no-new-partitions"], 2, "has no partition `a`"),
