@@ -11,7 +11,7 @@ use arrow_array::{RecordBatch, UInt32Array};
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::SchemaRef;
 use arrow_select::concat::concat_batches;
-use arrow_select::take::{take, take_record_batch};
+use arrow_select::take::take_record_batch;
 use bytes::Bytes;
 use lakeward::fluss::record::{BatchSchema, Compression, EncodeOptions, LogFormat, batches, encode_arrow_batch, stamp};
 use lakeward::model::{ChangeKind, Field, Schema, SchemaId};
