@@ -9,7 +9,7 @@ from checks import multiset, totals
 from readers import Java, Python
 from world import case, check, same, tail, until
 
-# The whole proof: LAKEWARD_INTEROP_CHANGES=1000000.
+# The whole proof: LAKEWARD_INTEROP_CHANGES=1000000 LAKEWARD_INTEROP_CASE_SECONDS=3600.
 CHANGES = int(os.environ.get("LAKEWARD_INTEROP_CHANGES", 120_000))
 KEYS, WAVES, PARTITIONS = CHANGES // 10, 20, 8
 COLUMNS = [("id", "BIGINT"), ("part", "STRING"), ("n", "BIGINT"), ("words", "STRING")]

@@ -12,7 +12,7 @@ import time
 import world
 
 fork = multiprocessing.get_context("fork")
-CASE_SECONDS_MAX = 600  # each wait of a case has its own, shorter limit
+CASE_SECONDS_MAX = int(os.environ.get("LAKEWARD_INTEROP_CASE_SECONDS", 600))  # each wait of a case has its own, shorter limit
 
 
 def following(waiting, running):
