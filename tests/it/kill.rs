@@ -1,9 +1,11 @@
 //! The real binary against a real node process, killed by SIGKILL at every fail point, with an auditor that compares source and lake;
 //! and whole rounds over a store that fails in every way a store can.
 //!
-//! `cargo test --test it -- --ignored kill_matrix` runs all of it: `LAKEWARD_KILL_WORLDS` nodes side by side.
+//! `cargo test --test it -- --ignored kill_matrix` runs all of it: `LAKEWARD_KILL_WORLDS` nodes side by side; of the matrix on S3 only every
+//! `LAKEWARD_KILL_EVERY`-th hit of each point, if that is given.
 
 mod audit;
+mod bucket;
 mod cluster;
 mod keyed;
 mod places;
@@ -84,6 +86,11 @@ impl Cases {
     /// These alone.
     fn once(&mut self, fails: &[&str]) {
         self.series(fails, 1);
+    }
+
+    /// Leaves only every `step`-th hit of each series.
+    fn thin(&mut self, step: u32) {
+        self.queue.lock().unwrap().retain(|case| (case.hit - 1).is_multiple_of(step));
     }
 
     fn take(&self) -> Option<Case> {

@@ -155,8 +155,13 @@ impl World {
         }
     }
 
+    /// Where the lake is.
+    pub(super) fn bucket(&self) -> &Server {
+        self.bucket.as_ref().expect("the lake is in a bucket")
+    }
+
     /// How a process reaches the bucket.
-    fn flags(&self) -> Vec<String> {
+    pub(super) fn flags(&self) -> Vec<String> {
         let options = self.bucket.as_ref().map(Server::options).unwrap_or_default();
         options.into_iter().map(|(key, value)| format!("--{key}={value}")).collect()
     }

@@ -10,7 +10,8 @@ use lakeward::error::{Kind, Result};
 use lakeward::runtime::Clock;
 use lakeward::storage::{Remote, Store, StoreOptions, Token, Tokens, open};
 
-use super::server::Server;
+use super::server::{PASS, Server};
+use crate::rounds::binary::run_in;
 
 fn options(server: &Server, more: &[(&str, &str)]) -> BTreeMap<String, String> {
     let mut options = BTreeMap::from([("s3.endpoint".to_owned(), server.endpoint())]);
@@ -100,6 +101,23 @@ async fn a_source_of_credentials_that_is_not_there_is_named_and_may_come_back() 
     let error = store(&server, &[("s3.credentials", "instance"), ("s3.instance_endpoint", &gone)]).get("a").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.chain().contains("the instance's metadata"), "{}", error.chain());
+}
+
+#[tokio::test]
+async fn what_a_container_is_given_carries_whole_rounds_of_a_process() {
+    let server = Server::start();
+    server.hand_out(Duration::from_secs(600));
+    let folder = tempfile::tempdir().unwrap();
+    let (url, endpoint) = (format!("{}/credentials", server.endpoint()), format!("--s3.endpoint={}", server.endpoint()));
+    let variables = [
+        ("HOME", folder.path().to_str().unwrap()),
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", url.as_str()),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN", PASS),
+    ];
+    let ended = run_in(&["quickstart", "--warehouse", "s3://lake/w", "--json", &endpoint], &variables).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(!format!("{ended:?}").contains("hush"), "{ended:?}");
+    assert_eq!((server.refused(), server.handed_out() > 0), (0, true));
 }
 
 /// A cluster that hands out tokens for its remote storage.

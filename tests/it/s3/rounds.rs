@@ -230,13 +230,26 @@ async fn a_store_without_create_if_absent_is_refused_before_anything_lies_there(
     assert_eq!(world.server.keys(), before);
 }
 
-/// Rounds follow each other with credentials of `life`, which the instance hands out, over a server that turns away those that have ended.
-async fn rounds_with_credentials_of(life: Duration, time: Duration) {
+/// Rounds follow each other with credentials of `life`, from the instance or for a web identity, over a server that turns away those
+/// that have ended.
+async fn rounds_with_credentials_of(life: Duration, time: Duration, web_identity: bool) {
     let server = Server::start();
     server.hand_out(life);
-    let pairs =
-        [("s3.endpoint", server.endpoint()), ("s3.credentials", "instance".into()), ("s3.instance_endpoint", server.endpoint())];
-    let options = pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "hush-web").unwrap();
+    let pairs = if web_identity {
+        vec![
+            ("s3.credentials", "web_identity".to_owned()),
+            ("s3.web_identity_token_file", token.to_str().unwrap().to_owned()),
+            ("s3.role_arn", "arn:aws:iam::1:role/lakeward".to_owned()),
+            ("s3.sts_endpoint", server.endpoint()),
+        ]
+    } else {
+        vec![("s3.credentials", "instance".to_owned()), ("s3.instance_endpoint", server.endpoint())]
+    };
+    let pairs = pairs.into_iter().chain([("s3.endpoint", server.endpoint())]);
+    let options = pairs.map(|(key, value)| (key.to_owned(), value)).collect();
     let mut world = World::on(server, options, &["t"]).await;
     let clock = world.runtime.clock.clone();
     let (start, mut rounds) = (clock.moment(), 0);
@@ -255,13 +268,14 @@ async fn rounds_with_credentials_of(life: Duration, time: Duration) {
 
 #[tokio::test]
 async fn rounds_go_on_while_credentials_end_and_are_renewed() {
-    rounds_with_credentials_of(Duration::from_secs(4), Duration::from_secs(6)).await;
+    let rounds = |web_identity| rounds_with_credentials_of(Duration::from_secs(4), Duration::from_secs(6), web_identity);
+    futures::join!(rounds(false), rounds(true));
 }
 
 #[tokio::test]
 #[ignore = "ten minutes: `cargo test --test it -- --ignored s3::rounds::ten_minutes`"]
 async fn ten_minutes_with_credentials_of_a_minute_pass_without_a_failed_round() {
-    rounds_with_credentials_of(Duration::from_secs(60), Duration::from_secs(600)).await;
+    rounds_with_credentials_of(Duration::from_secs(60), Duration::from_secs(600), false).await;
 }
 
 /// What a seed says of one request.

@@ -56,6 +56,9 @@ struct Parts {
     parts: BTreeMap<usize, Bytes>,
 }
 
+/// What a container shows to be given credentials.
+pub(crate) const PASS: &str = "hush-pass";
+
 type Script = Box<dyn FnMut(&Asked) -> Option<Trouble> + Send>;
 
 #[derive(Default)]
@@ -183,6 +186,13 @@ impl Server {
         lock(&self.state).objects.insert((bucket.to_owned(), key.to_owned()), object);
     }
 
+    /// An upload that was begun so long ago, and nobody ended.
+    pub(crate) fn hang(&self, bucket: &str, key: &str, age: Duration) {
+        let begun_ms = Clock::system().now_ms() - i64::try_from(age.as_millis()).unwrap();
+        let parts = Parts { bucket: bucket.to_owned(), key: key.to_owned(), begun_ms, parts: BTreeMap::new() };
+        lock(&self.state).uploads.insert(format!("hangs-{key}"), parts);
+    }
+
     /// Uploads that hang.
     pub(crate) fn uploads(&self) -> usize {
         lock(&self.state).uploads.len()
@@ -254,6 +264,7 @@ struct Call {
     query: BTreeMap<String, String>,
     range: Option<(u64, u64)>,
     key_id: String,
+    authorization: String,
     path: String,
     body: Bytes,
 }
@@ -302,6 +313,7 @@ impl Call {
             bucket: bucket.to_owned(),
             range,
             key_id: key_id.to_owned(),
+            authorization,
             path: path.clone(),
             query,
             body,
@@ -363,6 +375,7 @@ fn act(state: &Mutex<State>, call: &Call, conditions: bool) -> Answer {
         "sts" => return hand_out(&mut state, "sts"),
         "metadata" if call.path == "/latest/api/token" => return answer(200, "session"),
         "metadata" if call.path.ends_with("security-credentials/") => return answer(200, "role"),
+        "metadata" if call.path == "/credentials" && call.authorization != PASS => return error(401, "WhoAreYou"),
         "metadata" => return hand_out(&mut state, "json"),
         _ => {}
     }
