@@ -7,7 +7,7 @@ use arrow_select::interleave::interleave_record_batch;
 
 use crate::error::{Error, Result};
 use crate::model::ChangeKind;
-use crate::paimon::{KeyOrder, TableSchema};
+use crate::paimon::{KeyOrder, TableOptions, TableSchema};
 use crate::runtime::Budget;
 
 /// Bytes that an entry takes beside its key.
@@ -22,6 +22,8 @@ pub(in crate::audit) struct Overlay {
     key_bytes: usize,
     compacted: usize,
     bytes_max: usize,
+    /// Deletes say nothing, as in the lake's own merging.
+    ignores_deletes: bool,
 }
 
 impl Overlay {
@@ -29,7 +31,9 @@ impl Overlay {
     pub(in crate::audit) fn new(schema: &TableSchema, budget: &Budget) -> Result<Self> {
         let order = KeyOrder::new(schema, schema.trimmed_primary_keys(), &[])?;
         let bytes_max = budget.total() / 4;
-        Ok(Self { order, keys: BTreeMap::new(), batches: vec![], bytes: 0, key_bytes: 0, compacted: 0, bytes_max })
+        let ignores_deletes = TableOptions::ignores_deletes(schema)?;
+        let keys = BTreeMap::new();
+        Ok(Self { order, keys, batches: vec![], bytes: 0, key_bytes: 0, compacted: 0, bytes_max, ignores_deletes })
     }
 
     pub(in crate::audit) const fn order(&self) -> &KeyOrder {
@@ -47,8 +51,8 @@ impl Overlay {
             let change = changes.and_then(|changes| changes.get(row)).copied().unwrap_or(ChangeKind::Insert);
             let value = match change {
                 ChangeKind::Append | ChangeKind::Insert | ChangeKind::UpdateAfter => Some((batch, row)),
-                ChangeKind::Delete => None,
-                ChangeKind::UpdateBefore => continue,
+                ChangeKind::Delete if !self.ignores_deletes => None,
+                ChangeKind::Delete | ChangeKind::UpdateBefore => continue,
             };
             let key = encoded.row(row);
             if let Some(found) = self.keys.get_mut(key.data()) {

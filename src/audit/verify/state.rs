@@ -19,7 +19,7 @@ use crate::audit::tail::{self, Tail};
 use crate::error::{Error, Kind, Result};
 use crate::mapping::SYSTEM_COLUMNS;
 use crate::model::{BucketId, BucketKey, Field, LakeOffsets, Split, SplitKind, StartOffset, TableBucket};
-use crate::paimon::{KeyOrder, ManifestEntry, SimpleStats};
+use crate::paimon::{KeyOrder, ManifestEntry, SimpleStats, TableOptions, TableSchema};
 use crate::source::is_state_lost;
 
 /// Parts that keys are spread over: those that differ tell where to look.
@@ -48,6 +48,10 @@ pub(super) async fn check(pass: &Pass<'_>, live: &Live, found: &mut Findings) ->
         Some(_) => return Ok(()),
         None => LakeOffsets::default(),
     };
+    if let Some(option) = other_rows(context.lake.schema())? {
+        found.note(format!("the state was not compared: lake table option `{option}` lets the lake have other rows than Fluss"));
+        return Ok(());
+    }
     let served = context.scan.serves_states().await?;
     let (buckets, left_out) = buckets(pass, live);
     if left_out > 0 {
@@ -87,6 +91,15 @@ pub(super) async fn check(pass: &Pass<'_>, live: &Live, found: &mut Findings) ->
         found.note(format!("the state of {buckets} could not be compared: {why}"));
     }
     Ok(())
+}
+
+/// The option by which merged rows of the lake are others than those of Fluss though all is well.
+fn other_rows(schema: &TableSchema) -> Result<Option<&'static str>> {
+    if TableOptions::ignores_deletes(schema)? {
+        return Ok(Some("ignore-delete"));
+    }
+    let is_set = |key: &&str| schema.option(key).is_some_and(|value| !value.trim().is_empty());
+    Ok(["sequence.field", "record-level.expire-time"].into_iter().find(is_set))
 }
 
 /// The buckets that are compared, those with the fewest bytes in the lake first, and how many are left out.

@@ -144,6 +144,25 @@ async fn keys_are_named(served: bool) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn options_that_let_the_lake_have_other_rows_are_said_and_are_no_fault() {
+    for (option, value) in [("ignore-delete", "true"), ("sequence.field", "value")] {
+        let world = Keyed::new(1, &[(&format!("paimon.{option}"), value)]).await;
+        let a = world.partition("a");
+        put(&world, &a, &[(1, Some("one")), (2, Some("two"))]).await;
+        let _ = world.round().await;
+        put(&world, &a, &[(1, None), (2, Some("a lesser version"))]).await;
+        if option == "ignore-delete" {
+            let ids: Vec<i64> = scanned(&world).await.into_iter().map(|(_, id, _)| id).collect();
+            assert_eq!(ids, [1, 2], "with a delete in the log");
+        }
+        let _ = world.round().await;
+        let report = verified(&world).await;
+        assert_eq!(report.faults, vec![], "{option}");
+        assert!(report.notes.iter().any(|note| note.contains(&format!("`{option}`"))), "{option}: {:?}", report.notes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_can_t_be_compared_is_said_and_is_no_fault() {
     for served in [true, false] {
         let world = Keyed::new(1, &[]).await;
