@@ -119,7 +119,7 @@ def flink_sql(world):
         table.ours("B", range(200, 210))
     ddl = r"with the lake's catalog: (ALTER TABLE.*?;)[\" ](?!ALTER TABLE)"
     for table, statement in ((held, ddl), (held, ddl), (spoilt, r"(CALL sys.rescale\(.*?\))")):  # a renamed column is told of once the types fit
-        said = table.held("with the lake's catalog: ")
+        said = table.held("with the lake's catalog")
         found = re.search(statement, said)
         check(found, f"no statement in: {said}")
         flink(found[1].replace("; ", ";\n"))

@@ -37,7 +37,7 @@ def rewrite(world):
     same(totals(world, folder), {"A": {2, 4}}, "totals that pypaimon has mixed")
     fresh = [[id, "A", f"A{id}"] for id in range(60, 80)]
     client.ask("append", "p.t", rows=fresh)
-    code, said = ends(world, node.address, "run", "--once", codes=(5,))
+    code, said = ends(world, node.address, "run", "--once", "--wait", "2s", codes=(5,))
     check("lakeward repair rewrite-partition p.t --partition part=A" in said, f"the hold does not name the command: {said}")
     done = repair(world, node.address, "rewrite-partition", "p.t", "--partition", "part=A")
     same((done["outcome"], done["partition"]["after"]["rows"]), ("done", 100), "what the command says")
