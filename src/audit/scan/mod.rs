@@ -2,7 +2,7 @@
 //!
 //! **Order**: partitions by their folder's name, in each the buckets ascending. In a bucket of a log table the rows of the lake in the
 //! order of its manifests, then those of the log by offset; a lake table without buckets has its files first, then the logs bucket by
-//! bucket. In a bucket of a primary-key table by key ([`merged`]). What a scan reads is fixed when it opens: a lake snapshot, the
+//! bucket. In a bucket of a primary-key table by key (`merged`). What a scan reads is fixed when it opens: a lake snapshot, the
 //! offsets that belong to it, and the ends of the logs then.
 
 mod merged;

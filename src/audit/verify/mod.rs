@@ -1,7 +1,7 @@
 //! `verify`: lake against Fluss, and the lake against itself. Looks only.
 //!
-//! In order: what Fluss knows ([`ledger`]), manifests and what lives in the snapshot ([`live`]), bucket totals and ids ([`totals`]), rows
-//! against offsets ([`history`]), files in the store and what is in them ([`files`]), primary keys against Fluss's state ([`state`]). Each gives faults; what could not be looked at
+//! In order: what Fluss knows (`ledger`), manifests and what lives in the snapshot (`live`), bucket totals and ids (`totals`), rows
+//! against offsets (`history`), files in the store and what is in them (`files`), primary keys against Fluss's state (`state`). Each gives faults; what could not be looked at
 //! is a note. Everything is judged at one snapshot; what went away under it meanwhile (expired, compacted) is no fault.
 
 mod files;

@@ -3,7 +3,7 @@
 //! Owns those files and what a KV batch does to them and to the log. **The log is the truth**: a batch is in it before its changes are in
 //! the state, each state names the log offset that it stands at (in the same transaction), and what a crash took from a state is
 //! replayed from the log before the state is used. A state becomes durable only up to what the log has durable, so a torn tail never
-//! leaves it ahead. Keys and rows lie there as clients send them: bytes that only [`shape`] looks into. Called by the server.
+//! leaves it ahead. Keys and rows lie there as clients send them: bytes that only `shape` looks into. Called by the server.
 //!
 //! Source: S6, F5.7, F5.8.
 
