@@ -188,6 +188,10 @@ async fn a_log_that_was_cut_beyond_the_lake_holds_its_table_and_names_both_offse
     let fault = &planned.json()[0]["faults"][0];
     assert_eq!(fault["kind"], "data");
     assert!(fault["message"].as_str().unwrap().contains("records `10` to `15`"), "{fault}");
+    let verified = run(&["verify", "demo.events", "--server", &address, "--json"], None).await;
+    let fault = &verified.json()[0]["faults"][0];
+    let said = "records `10` to `15` of bucket `0` are gone: the lake ends at `10`, the log starts at `15`";
+    assert_eq!((verified.code, &fault["check"], &fault["message"]), (Some(5), &"offsets".into(), &said.into()), "{verified:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -23,7 +23,7 @@ pub(super) async fn audited(stage: &Stage, path: &TablePath) -> AuditContext {
     AuditContext { table, lake, form, scan, ledger, runtime: stage.runtime.clone(), read: read::Options::default() }
 }
 
-async fn verified(stage: &Stage, path: &TablePath, all: bool) -> Report {
+pub(super) async fn verified(stage: &Stage, path: &TablePath, all: bool) -> Report {
     let options = Options { all, only: None };
     let report = verify::verify(&audited(stage, path).await, &options, &Progress::default()).await;
     report.map_err(|error| error.chain()).unwrap()
@@ -74,7 +74,7 @@ pub(super) async fn copied(lake: &LakeTable, of: usize, name: &str, change: impl
     entry
 }
 
-fn place(lake: &LakeTable, entry: &ManifestEntry) -> String {
+pub(super) fn place(lake: &LakeTable, entry: &ManifestEntry) -> String {
     lake.object(&path::data_file(lake.schema(), entry).unwrap())
 }
 
