@@ -10,6 +10,7 @@ pub mod log;
 mod places;
 pub mod registry;
 mod server;
+mod slots;
 mod snapshots;
 pub mod tiering;
 #[cfg(test)]

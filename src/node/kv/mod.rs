@@ -14,13 +14,13 @@ mod shape;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::log::LogStore;
 use super::places::Places;
+use super::slots::{Slot, Slots, inside};
 use crate::error::{Error, Result};
 use crate::fluss::code::Code;
 use crate::model::{PartitionId, TableBucket, TableId};
@@ -69,17 +69,7 @@ impl Default for KvOptions {
 pub struct KvStore {
     shared: Arc<Shared>,
     logs: Arc<LogStore>,
-    open: Mutex<Open>,
-}
-
-/// A state that is open, or being opened by whoever holds the lock.
-type Slot = Arc<Mutex<Option<Arc<BucketKv>>>>;
-
-#[derive(Debug, Default)]
-struct Open {
-    slots: BTreeMap<TableBucket, Slot>,
-    /// What was deleted; ids never come again.
-    gone: BTreeSet<(TableId, Option<PartitionId>)>,
+    open: Slots<BucketKv>,
 }
 
 /// What every bucket needs of the store.
@@ -99,7 +89,7 @@ impl KvStore {
     pub fn open(root: PathBuf, options: KvOptions, logs: Arc<LogStore>, runtime: &Runtime) -> Result<Self> {
         let places = Places::open(root, runtime.fail.clone())?;
         let shared = Shared { places, options, clock: runtime.clock.clone(), fail: runtime.fail.clone() };
-        Ok(Self { shared: Arc::new(shared), logs, open: Mutex::default() })
+        Ok(Self { shared: Arc::new(shared), logs, open: Slots::default() })
     }
 
     /// The options.
@@ -114,8 +104,7 @@ impl KvStore {
     /// `Data` when it can't be made from the log; code 11 when files can't be read or written, 10 for those of the log.
     pub fn bucket(&self, bucket: TableBucket, shape: &Shape) -> Result<Arc<BucketKv>> {
         let slot = self.slot(bucket)?;
-        // Others may open their states meanwhile.
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = inside(&slot);
         if let Some(kv) = &*slot {
             kv.touch();
             return Ok(Arc::clone(kv));
@@ -134,25 +123,19 @@ impl KvStore {
 
     /// Lets go of a state whose file failed: the next who asks for it opens it anew, as soon as nobody uses this one.
     pub fn close(&self, bucket: TableBucket) {
-        let slot = self.lock().slots.get(&bucket).cloned();
-        if let Some(slot) = slot {
-            slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(slot) = self.open.known(bucket) {
+            inside(&slot).take();
         }
     }
 
-    fn slot(&self, bucket: TableBucket) -> Result<Slot> {
-        let mut open = self.lock();
-        if open.gone.contains(&(bucket.table, None)) || open.gone.contains(&(bucket.table, bucket.partition)) {
-            return Err(Code::UNKNOWN_TABLE_OR_BUCKET.answer(format!("{bucket} was dropped")));
-        }
-        Ok(Arc::clone(open.slots.entry(bucket).or_default()))
+    fn slot(&self, bucket: TableBucket) -> Result<Slot<BucketKv>> {
+        self.open.of(bucket).ok_or_else(|| Code::UNKNOWN_TABLE_OR_BUCKET.answer(format!("{bucket} was dropped")))
     }
 
     /// Closes the states that were not used for the longest time, as far as there are too many. `opening` is one more.
     fn close_idle(&self, opening: TableBucket) {
-        let slots: Vec<Slot> =
-            self.lock().slots.iter().filter(|(bucket, _)| **bucket != opening).map(|(_, slot)| Arc::clone(slot)).collect();
-        let used = |slot: &Slot| slot.try_lock().ok()?.as_ref().map(|kv| kv.used());
+        let slots = self.open.all(Some(opening));
+        let used = |slot: &Slot<BucketKv>| slot.try_lock().ok()?.as_ref().map(|kv| kv.used());
         let mut open: Vec<_> = slots.iter().filter_map(|slot| Some((used(slot)?, slot))).collect();
         let Some(too_many) = (open.len() + 1).checked_sub(self.shared.options.open_max.max(1)).filter(|count| *count > 0) else {
             return;
@@ -170,9 +153,8 @@ impl KvStore {
     /// The states that are open.
     #[must_use]
     pub fn all_open(&self) -> Vec<Arc<BucketKv>> {
-        let slots: Vec<Slot> = self.lock().slots.values().cloned().collect();
         // One that is being opened has nothing to save yet.
-        slots.iter().filter_map(|slot| slot.try_lock().ok()?.clone()).collect()
+        self.open.all(None).iter().filter_map(|slot| slot.try_lock().ok()?.clone()).collect()
     }
 
     /// Deletes the states of a table, or of one partition of it (blocking).
@@ -180,14 +162,8 @@ impl KvStore {
     /// # Errors
     /// `Unavailable` when files can't be deleted; the next start does it then.
     pub fn delete(&self, table: TableId, partition: Option<PartitionId>) -> Result<()> {
-        let closing: Vec<Slot> = {
-            let mut open = self.lock();
-            open.gone.insert((table, partition));
-            let gone = |bucket: &TableBucket| bucket.table == table && (partition.is_none() || bucket.partition == partition);
-            open.slots.extract_if(.., |bucket, _| gone(bucket)).map(|(_, slot)| slot).collect()
-        };
-        for slot in closing {
-            slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for slot in self.open.delete(table, partition) {
+            inside(&slot).take();
         }
         self.shared.places.remove(&self.shared.places.folder(table, partition))
     }
@@ -198,10 +174,6 @@ impl KvStore {
     /// `Unavailable` when the folder can't be read or files can't be deleted.
     pub fn delete_unknown(&self, known: impl Fn(TableId, Option<PartitionId>) -> bool) -> Result<()> {
         self.shared.places.remove_unknown(known)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

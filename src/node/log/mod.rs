@@ -12,13 +12,13 @@ mod writers;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use super::places::Places;
+use super::slots::{Slots, inside};
 use crate::error::{Error, Result};
 use crate::model::{PartitionId, TableBucket, TableId};
 use crate::runtime::{Clock, FailPoints, Runtime};
@@ -57,17 +57,7 @@ impl Default for LogOptions {
 #[derive(Debug)]
 pub struct LogStore {
     shared: Arc<Shared>,
-    open: Mutex<Open>,
-}
-
-/// A log that is open, or being opened by whoever holds the lock.
-type Slot = Arc<Mutex<Option<Arc<BucketLog>>>>;
-
-#[derive(Debug, Default)]
-struct Open {
-    slots: BTreeMap<TableBucket, Slot>,
-    /// What was deleted. Ids never come again, so requests that are still under way must not open it anew.
-    gone: BTreeSet<(TableId, Option<PartitionId>)>,
+    open: Slots<BucketLog>,
 }
 
 /// What every bucket needs of the store.
@@ -91,7 +81,7 @@ impl LogStore {
         let handles = Handles::new(options.open_files_max);
         let syncs = Arc::new(Semaphore::new(options.syncs_max.max(1)));
         let (clock, fail) = (runtime.clock.clone(), runtime.fail.clone());
-        Ok(Self { shared: Arc::new(Shared { places, options, handles, syncs, clock, fail }), open: Mutex::default() })
+        Ok(Self { shared: Arc::new(Shared { places, options, handles, syncs, clock, fail }), open: Slots::default() })
     }
 
     /// The log of `bucket`; one without files is empty. Reads its newest segment when it is asked for the first time (blocking).
@@ -99,15 +89,8 @@ impl LogStore {
     /// # Errors
     /// `Data` when a closed segment is damaged or missing, `Unavailable` when files can't be read.
     pub fn bucket(&self, bucket: TableBucket) -> Result<Arc<BucketLog>> {
-        let slot = {
-            let mut open = self.lock();
-            if open.gone.contains(&(bucket.table, None)) || open.gone.contains(&(bucket.table, bucket.partition)) {
-                return Err(Error::unavailable(format!("the log of {bucket} was deleted")));
-            }
-            Arc::clone(open.slots.entry(bucket).or_default())
-        };
-        // Others may open their logs meanwhile.
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = self.open.of(bucket).ok_or_else(|| Error::unavailable(format!("the log of {bucket} was deleted")))?;
+        let mut slot = inside(&slot);
         if let Some(log) = &*slot {
             return Ok(Arc::clone(log));
         }
@@ -121,14 +104,8 @@ impl LogStore {
     /// # Errors
     /// `Unavailable` when files can't be deleted; the next start does it then.
     pub fn delete(&self, table: TableId, partition: Option<PartitionId>) -> Result<()> {
-        let closing: Vec<Slot> = {
-            let mut open = self.lock();
-            open.gone.insert((table, partition));
-            let gone = |bucket: &TableBucket| bucket.table == table && (partition.is_none() || bucket.partition == partition);
-            open.slots.extract_if(.., |bucket, _| gone(bucket)).map(|(_, slot)| slot).collect()
-        };
-        for slot in closing {
-            if let Some(log) = &*slot.lock().unwrap_or_else(PoisonError::into_inner) {
+        for slot in self.open.delete(table, partition) {
+            if let Some(log) = &*inside(&slot) {
                 log.close();
             }
         }
@@ -147,17 +124,12 @@ impl LogStore {
 
     /// Makes everything written durable (graceful stop).
     pub async fn flush(&self) {
-        let slots: Vec<Slot> = self.lock().slots.values().cloned().collect();
-        for slot in slots {
-            let Some(log) = slot.lock().unwrap_or_else(PoisonError::into_inner).clone() else { continue };
+        for slot in self.open.all(None) {
+            let Some(log) = inside(&slot).clone() else { continue };
             if let Err(error) = log.durable(log.log_end()).await {
                 tracing::error!(bucket = %log.bucket(), error = %error.chain(), "log not flushed");
             }
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
