@@ -174,7 +174,9 @@ fn typed(array: &ArrayRef, path: &str, data_type: &DataType, target: &ArrowType,
         return Ok(cast(&millis, target)?);
     }
     let cast = same_after_cast(array, target, path, data_type, reading)?;
-    if let TypeKind::Char { .. } | TypeKind::Timestamp { .. } | TypeKind::TimestampLtz { .. } = data_type.kind {
+    if let TypeKind::Char { .. } | TypeKind::Decimal { .. } | TypeKind::Timestamp { .. } | TypeKind::TimestampLtz { .. } =
+        data_type.kind
+    {
         fine(&cast, path, data_type, reading)?;
     }
     Ok(cast)
@@ -202,13 +204,19 @@ fn same_after_cast(
     ))
 }
 
-/// What a value may have although the column's precision or length says no: digits of its time unit, characters.
+/// What a value may have although the column's precision or length says no: digits, those of its time unit, characters.
 fn fine(array: &ArrayRef, path: &str, data_type: &DataType, reading: Reading) -> Result<(), Fault> {
     let fault: Box<dyn Fn(usize) -> Option<&'static str> + '_> = match (&data_type.kind, array.data_type()) {
         (TypeKind::Char { length }, _) => {
             let Some(texts) = array.as_string_opt::<i32>() else { return Ok(()) };
             let length = *length as usize;
             Box::new(move |row| (texts.value(row).chars().count() > length).then_some("too long"))
+        }
+        // A file says how many digits its decimals have, and need not keep to it.
+        (TypeKind::Decimal { precision, .. }, _) => {
+            let Some(values) = array.as_primitive_opt::<Decimal128Type>() else { return Ok(()) };
+            let end = 10_u128.pow(u32::from((*precision).min(38)));
+            Box::new(move |row| (values.value(row).unsigned_abs() >= end).then_some("too many digits"))
         }
         (TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision }, ArrowType::Timestamp(unit, _)) => {
             let digits: u32 = match unit {

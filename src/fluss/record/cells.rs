@@ -147,6 +147,7 @@ pub(in crate::fluss) fn compacted_cell(bytes: &mut Vec<u8>, value: Cell<'_>) {
         Cell::Text(value) => push_sized(bytes, value.as_bytes()),
         Cell::Bytes(value) => push_sized(bytes, value),
         Cell::Decimal { unscaled, precision, .. } if precision <= 18 => {
+            // In bounds: who makes rows has checked the precision.
             push_leb(bytes, i64::try_from(unscaled).unwrap_or_default().cast_unsigned());
         }
         Cell::Decimal { unscaled, .. } => {

@@ -152,6 +152,9 @@ fn typed_columns_are_cast_where_nothing_is_lost() {
     let nanos: ArrayRef = Arc::new(TimestampNanosecondArray::from(vec![100]));
     assert_eq!(typed_as(Arc::clone(&nanos), "TIMESTAMP(7)").unwrap(), [Some(Datum::Timestamp { millis: 0, nanos: 100 })]);
     assert!(typed_as(Arc::new(TimestampNanosecondArray::from(vec![101])), "TIMESTAMP(7)").unwrap_err().contains("finer"));
+    // A file may say fewer digits than its decimals have.
+    let lying = Decimal128Array::from(vec![Some(999), None, Some(10_i128.pow(19))]).with_precision_and_scale(3, 0).unwrap();
+    assert!(typed_as(Arc::new(lying), "DECIMAL(3, 0)").unwrap_err().contains("is no DECIMAL(3, 0): too many digits"));
     let words: ArrayRef = Arc::new(LargeStringArray::from(vec!["2024-02-29"]));
     assert_eq!(typed_as(words, "DATE").unwrap(), [Some(Datum::Date(19_782))]);
     let coded: ArrayRef = Arc::new(["a", "b", "a"].into_iter().collect::<DictionaryArray<Keys>>());
