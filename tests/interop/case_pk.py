@@ -123,6 +123,8 @@ class Keyed(Shared):
     def every_row_once(self, tables):
         for table in tables:
             rows_equal(self.world, self.folder(table), list(self.written[table].values()), skip=3)
+            found = self.world.says("verify", table, "--all", "--server", self.cluster.address, seconds=120)[0]
+            same(found["faults"], [], f"{table}: faults that `verify` finds")
 
 
 @case("pk-beside", "primary-key tables that Lakeward and the real Flink job tier in turn, either first, each killed once between publish and record, changed by the Java client and `load`: "

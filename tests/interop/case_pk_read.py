@@ -81,7 +81,7 @@ def three_rounds(tables, makes, node, world):
 
 
 @case("pk-read-types", "keys of every type, alone and composite, upserts and deletes in three rounds: Java 1.4.2 and 1.3.1 and pypaimon read the model's rows, filters on keys and values hold, "
-                       "also after a full compaction by Java and a round on top of it")
+                       "also after a full compaction by Java and a round on top of it; `verify` merges them alike")
 def types(world):
     node = world.node()
     client = world.client(node.address)
@@ -122,6 +122,8 @@ def types(world):
                 table.compact(old=i % 2 == 1)
             if step == 2 or i % 4 == 0:
                 rows_equal(world, table.folder, table.rows, without=without)
+            if step:  # our own merging over Java's levels, beside the state of the node
+                same(world.says("verify", table.name, "--all", "--server", node.address)[0]["faults"], [], f"{table.name}: faults that `verify` finds")
     return f"{len(tables)} tables, {asked} filters"
 
 

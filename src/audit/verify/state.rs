@@ -18,7 +18,7 @@ use crate::audit::scan::{Format, Merged, Printer, key_columns};
 use crate::audit::tail::{self, Tail};
 use crate::error::{Error, Kind, Result};
 use crate::mapping::SYSTEM_COLUMNS;
-use crate::model::{BucketId, BucketKey, Field, LakeOffsets, Split, SplitKind, StartOffset, TableBucket};
+use crate::model::{BucketId, BucketKey, Field, LakeOffsets, Split, SplitKind, StartOffset, TableBucket, TableInfo};
 use crate::paimon::{KeyOrder, ManifestEntry, SimpleStats, TableOptions, TableSchema};
 use crate::source::is_state_lost;
 
@@ -48,8 +48,8 @@ pub(super) async fn check(pass: &Pass<'_>, live: &Live, found: &mut Findings) ->
         Some(_) => return Ok(()),
         None => LakeOffsets::default(),
     };
-    if let Some(option) = other_rows(context.lake.schema())? {
-        found.note(format!("the state was not compared: lake table option `{option}` lets the lake have other rows than Fluss"));
+    if let Some(option) = other_rows(&context.table, context.lake.schema())? {
+        found.note(format!("the state was not compared: option `{option}` lets the lake have other rows than Fluss"));
         return Ok(());
     }
     let served = context.scan.serves_states().await?;
@@ -93,8 +93,12 @@ pub(super) async fn check(pass: &Pass<'_>, live: &Live, found: &mut Findings) ->
     Ok(())
 }
 
-/// The option by which merged rows of the lake are others than those of Fluss though all is well.
-fn other_rows(schema: &TableSchema) -> Result<Option<&'static str>> {
+/// The option by which merged rows of the lake are others than those of Fluss though all is well. Rows that Fluss expires leave no
+/// change in the log (F5.7).
+fn other_rows(table: &TableInfo, schema: &TableSchema) -> Result<Option<&'static str>> {
+    if table.property("table.kv.ttl").is_some() {
+        return Ok(Some("table.kv.ttl"));
+    }
     if TableOptions::ignores_deletes(schema)? {
         return Ok(Some("ignore-delete"));
     }

@@ -139,6 +139,8 @@ fn a_primary_key_brings_its_defaults_and_is_checked() {
         (keyed(json!(["id", "day"]), &|json| json["schema"]["auto_increment_column"] = json!(["id"])), 39),
         (keyed(json!(["id", "day"]), &set("table.merge-engine", "versioned")), 39),
         (keyed(json!(["id", "day"]), &set("table.kv.ttl", "1h")), 39),
+        (keyed(json!(["id", "day"]), &set("table.kv.ttl.time-column", "day")), 39),
+        (keyed(json!(["id", "day"]), &|json| json["schema"]["columns"][2]["agg_function"] = json!({"type": "sum"})), 39),
         (keyed(json!(["id", "day"]), &set("table.kv.format-version", "3")), 39),
         (keyed(json!(["id", "day"]), &set("table.kv.value-layout-version", "2")), 39),
         (keyed(json!(["id", "day"]), &set("table.log.format", "COMPACTED")), 39),

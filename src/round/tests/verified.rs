@@ -145,8 +145,12 @@ async fn keys_are_named(served: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn options_that_let_the_lake_have_other_rows_are_said_and_are_no_fault() {
-    for (option, value) in [("ignore-delete", "true"), ("sequence.field", "value")] {
-        let world = Keyed::new(1, &[(&format!("paimon.{option}"), value)]).await;
+    for (option, own, value) in [
+        ("ignore-delete", "paimon.ignore-delete", "true"),
+        ("sequence.field", "paimon.sequence.field", "value"),
+        ("table.kv.ttl", "table.kv.ttl", "1h"),
+    ] {
+        let world = Keyed::new(1, &[(own, value)]).await;
         let a = world.partition("a");
         put(&world, &a, &[(1, Some("one")), (2, Some("two"))]).await;
         let _ = world.round().await;
