@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
-use crate::commit::{CommitContext, OurPin, PinUse, look_at_pins};
+use crate::commit::{CommitContext, Judgement, OurPin, PinUse, judge, look_at_pins};
 use crate::error::{Error, Kind, Result};
 use crate::lake::LakeTable;
 use crate::paimon::{Snapshot, path};
@@ -82,11 +82,16 @@ pub async fn orphans(context: &CommitContext, age: Duration) -> Result<Orphans> 
     Ok(found)
 }
 
-/// Deletes what was found. What is gone already is fine.
+/// Deletes what was found. What is gone already is fine. Of a lake that recovery holds against Fluss nothing is: snapshots that were
+/// rolled back or moved away may come back, and then need what nothing names now.
 ///
 /// # Errors
-/// `Invalid` when anything of it is younger than [`AGE_MIN`]; `Unavailable` when some could not be deleted: call again.
+/// `Data` when recovery holds the table, with its ways out; `Invalid` when anything of it is younger than [`AGE_MIN`]; `Unavailable` when
+/// some could not be deleted: call again.
 pub async fn delete(context: &CommitContext, found: &Orphans) -> Result<()> {
+    if let Judgement::Held(fault) = judge(context).await? {
+        return Err(fault.context("nothing was deleted, since snapshots that the lake lacks may come back"));
+    }
     let lake = &*context.lake;
     let cutoff = context.runtime.clock.now_ms().saturating_sub(i64::try_from(AGE_MIN.as_millis()).unwrap_or(i64::MAX));
     if let Some(young) = found.files.iter().find(|file| file.modified_ms >= cutoff) {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::args::Orphans as Args;
-use super::output::{Output, count, size, time};
+use super::output::{Output, count, seen, size, time};
 use super::run::gravest;
 use super::{End, connect, repair};
 use crate::audit::orphans::{self, AGE_MIN, Orphan, Orphans};
@@ -59,12 +59,11 @@ pub(super) async fn run(args: &Args, settings: Settings, runtime: Runtime, outpu
             Ok((patient, lake, found)) => {
                 let mut report = Report::of(path, lake, &found);
                 // It shows before it acts; one object of JSON can only come at the end.
-                if !args.json {
-                    print(&report, output)?;
-                }
                 let is_any = !found.files.is_empty() || !found.uploads.is_empty() || !found.pins.is_empty();
-                let ended = if args.delete && is_any { orphans::delete(&patient.commit, &found).await } else { Ok(()) };
-                report.deleted = args.delete && is_any && ended.is_ok();
+                let acts = args.delete && is_any;
+                seen(if args.json { Ok(()) } else { print(&report, output) }, acts)?;
+                let ended = if acts { orphans::delete(&patient.commit, &found).await } else { Ok(()) };
+                report.deleted = acts && ended.is_ok();
                 if args.json {
                     output.json(&report)?;
                 } else if report.deleted {

@@ -64,6 +64,20 @@ impl Output {
     }
 }
 
+/// How showing ended that comes before an act: unless all of it was read, nothing is to be done.
+///
+/// # Errors
+/// `Unavailable` when nobody read it to its end and something `acts`; else as `shown`.
+pub(crate) fn seen(shown: Result<(), End>, acts: bool) -> Result<(), End> {
+    match shown {
+        Err(End::OutputClosed) if acts => {
+            let text = "stdout was closed before all was shown that would be done: nothing was done";
+            Err(Error::new(Kind::Unavailable, text).with_hint("let it be read to its end, or send it to a file").into())
+        }
+        shown => shown,
+    }
+}
+
 /// The lines of a table: left-aligned first column, the others right-aligned, two spaces between.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -67,15 +67,15 @@ pub(super) async fn run(args: &Sync, settings: Settings, runtime: Runtime, outpu
     if tables.is_empty() {
         output.talk("no table has the lake enabled");
     }
-    let (mut faults, mut drifted) = (Vec::new(), 0_u64);
+    // What differs counts, and is mended, also when nobody reads any more.
+    let (mut faults, mut drifted, mut closed) = (Vec::new(), 0_u64, false);
     for path in tables {
         match look(&source, &path, args.apply, &runtime).await {
             Ok(report) => {
                 drifted += u64::from(matches!(report.outcome, Outcome::Drift | Outcome::Missing));
-                if args.json {
-                    output.json(&report)?;
-                } else {
-                    print(&report, args.apply, output)?;
+                match if args.json { output.json(&report) } else { print(&report, args.apply, output) } {
+                    Err(End::OutputClosed) => closed = true,
+                    told => told?,
                 }
             }
             // One of many does not hide the others; a cluster that does not answer answers for none.
@@ -90,6 +90,7 @@ pub(super) async fn run(args: &Sync, settings: Settings, runtime: Runtime, outpu
         Some((table, fault)) => Err(fault.context(format!("table `{table}` could not be compared")).into()),
         None if drifted > 0 && args.apply => Err(End::Drift(format!("{drifted} of the tables need a person: see above"))),
         None if drifted > 0 && args.check => Err(End::Drift(format!("{drifted} of the tables differ from the lake"))),
+        None if closed => Err(End::OutputClosed),
         None => Ok(()),
     }
 }

@@ -11,6 +11,7 @@ mod edges;
 mod faults;
 mod load;
 mod nested;
+mod orphans;
 mod outputs;
 mod repair;
 mod rescale;

@@ -12,12 +12,12 @@ use serde::Serialize;
 
 pub(super) use self::args::{Action, Repair};
 use self::facts::{Stand, advance};
-use super::output::{Output, count, time};
+use super::output::{Output, count, seen, time};
 use super::{End, connect};
 use crate::audit::{self, AuditContext, AuditPartition, RewriteOptions};
 use crate::commit::{self, Base, CommitContext, CommitOutcome, Judgement, OurPin, PinUse};
 use crate::config::Settings;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::fluss::cluster::Cluster;
 use crate::lake::LakeTable;
 use crate::mapping::LakeForm;
@@ -102,13 +102,7 @@ pub(super) async fn run(args: &Repair, settings: Settings, runtime: Runtime, out
     let (mut report, act) = decide(&args.action, &patient).await?;
     // It shows before it acts; one object of JSON can only come at the end.
     let to_do = !matches!(act, Act::Nothing);
-    match if on.json { Ok(()) } else { print(&report, output) } {
-        Err(End::OutputClosed) if on.confirm && to_do => {
-            let text = "stdout was closed before all was shown that would be done: nothing was done";
-            return Err(Error::new(Kind::Unavailable, text).with_hint("let it be read to its end, or send it to a file").into());
-        }
-        shown => shown?,
-    }
+    seen(if on.json { Ok(()) } else { print(&report, output) }, on.confirm && to_do)?;
     let done = if on.confirm && to_do { operate(act, &patient, &mut report).await } else { Ok(()) };
     let told = if on.json { output.json(&report) } else { Ok(()) };
     done?;
@@ -130,7 +124,7 @@ pub(super) async fn admit(path: &TablePath, cluster: &Cluster, settings: &Settin
     let lake = LakeTable::open_in(&place.warehouse, &place.options, place.root, runtime.clone()).await?.ok_or_else(|| {
         Error::data(format!("the lake table of `{path}` is missing in `{}`", place.warehouse)).with_hint(format!(
             "bring it back; or, if its rows are gone for good, set `table.datalake.enabled` to `false` and to `true` again, which \
-             makes a new one (or `lakeward sync {path} --apply`), then run this command again"
+             makes a new one (or `lakeward sync {path} --apply`, if nothing was ever tiered into it), then run this command again"
         ))
     })?;
     let lake = Arc::new(lake);

@@ -155,6 +155,8 @@ async fn another_count_another_table_and_manifests_at_odds_are_found() {
     std::fs::remove_file(&manifest).unwrap();
     let said = format!("`{}` is missing", manifest.display());
     assert_eq!(found(&stage, &path).await, [(Check::Manifest, said)]);
+    let scanned = run(&["scan", "demo.orders", "--server", &stage.address()], None).await;
+    assert_eq!((scanned.code, scanned.stdout.as_str()), (Some(5), ""), "the snapshot is the newest: {scanned:?}");
     std::fs::copy(&other, &manifest).unwrap();
     let found_there = found(&stage, &path).await;
     for said in ["its list says `1` files added, it has `2`", "its list's partition bounds leave out the partition of file `data-"]

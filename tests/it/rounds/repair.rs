@@ -1,19 +1,19 @@
 //! `lakeward repair`, `orphans` and `inspect`: held tables healed, also when the healer dies at any of its steps.
 
 use std::fs;
-use std::time::SystemTime;
 
 use lakeward::catalog;
 use lakeward::lake::Warehouse;
 use serde_json::{Value, json as value};
 
 use super::binary::{Ended, run};
+use super::orphans::{age, everything};
 use super::rescale::assert_each_row_is_in_its_bucket;
 use super::sync::plain;
 use super::*;
 
 impl Stage {
-    fn folder(&self, path: &TablePath) -> PathBuf {
+    pub(super) fn folder(&self, path: &TablePath) -> PathBuf {
         self.dir.path().join(format!("warehouse/{}.db/{}", path.database, path.table))
     }
 
@@ -26,7 +26,7 @@ impl Stage {
         fs::write(snapshots.join("LATEST"), to.to_string()).unwrap();
     }
 
-    async fn repair(&self, action: &str, more: &[&str]) -> Ended {
+    pub(super) async fn repair(&self, action: &str, more: &[&str]) -> Ended {
         self.repair_failing(action, more, None).await
     }
 
@@ -41,7 +41,7 @@ impl Stage {
 }
 
 /// A table that was tiered three times and rolled back to the first: Fluss knows snapshot 3, the newest is 1.
-async fn rolled_back() -> (Stage, TablePath) {
+pub(super) async fn rolled_back() -> (Stage, TablePath) {
     let stage = Stage::new().await;
     let path = stage.table("orders", &orders()).await;
     for (ids, snapshot) in [(0..40, 1), (40..80, 2), (80..100, 3)] {
@@ -279,10 +279,7 @@ async fn a_rewrite_that_dies_at_any_of_its_writes_loses_and_doubles_nothing_and_
     assert!(young.json()[0]["young"].as_u64() > Some(3), "{young:?}");
     assert_eq!(orphans(&["--older-than", "1h", "--delete"]).await.code, Some(2));
     let before = everything(&stage.folder(&path));
-    for file in &before {
-        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        fs::File::options().write(true).open(file).unwrap().set_modified(long_ago).unwrap();
-    }
+    age(&stage.folder(&path));
     let listed = orphans(&["demo.orders"]).await;
     let report = &listed.json()[0];
     let files = report["files"].as_array().unwrap();
@@ -301,15 +298,6 @@ async fn a_rewrite_that_dies_at_any_of_its_writes_loses_and_doubles_nothing_and_
     stage.append(&path, 200..210, "a").await;
     assert_eq!(stage.tier().await.len(), 1);
     assert_whole(&stage, &path, 0..210).await;
-}
-
-fn everything(folder: &std::path::Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(everything(&path)) } else { found.push(path) }
-    }
-    found
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

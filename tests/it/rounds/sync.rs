@@ -3,7 +3,7 @@
 use lakeward::lake::SchemaChange;
 use serde_json::json as value;
 
-use super::binary::run;
+use super::binary::{run, run_unread};
 use super::*;
 
 /// What a process said, without the places of this run.
@@ -37,6 +37,8 @@ demo.orders: 2 differences to DIR/warehouse/demo.db/orders
   option bucket            2            7       --apply
 ";
     assert_eq!(plain(&shown.stdout, &stage), expected);
+    let unread = run_unread(&["sync", "--server", &address, "--check"]).await;
+    assert_eq!(unread.code, Some(6), "drift counts also when nobody reads: {unread:?}");
     let checked = sync(&["--check", "demo.orders", "--json"]).await;
     let report = &checked.json()[0];
     assert_eq!(
