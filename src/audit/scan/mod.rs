@@ -92,7 +92,7 @@ impl Scan {
         let partitions = context.partitions().await?;
         let mut places = Places::default();
         if let Some(snapshot) = &snapshot {
-            for mut entry in context.lake.live_entries(snapshot, None).await.map_err(|error| moved(context, snapshot, error))? {
+            for mut entry in told(context, snapshot, context.lake.live_entries(snapshot, None).await).await? {
                 // Not needed any more, and most of what an entry takes.
                 entry.file.value_stats = SimpleStats::empty();
                 places.0.entry(entry.partition.clone()).or_default().entry(entry.bucket).or_default().0.push(entry);
@@ -209,19 +209,11 @@ impl Scan {
         })
     }
 
-    /// What an expired snapshot named may be gone by now.
+    /// As [`told`], of the snapshot that is read.
     async fn told<T>(&self, result: Result<T>) -> Result<T> {
-        match (result, &self.snapshot) {
-            (Err(error), Some(snapshot)) if error.kind() == Kind::Data => {
-                let lake = &self.context.lake;
-                let there = lake.snapshot(snapshot.id).await?;
-                let expired = there.is_none_or(|there| there.delta_manifest_list != snapshot.delta_manifest_list);
-                // Expiry takes the files before it takes their snapshot.
-                let expires = error.chain().contains("is missing") && lake.newest_snapshot_id().await? != Some(snapshot.id);
-                let gone = expired || expires;
-                Err(if gone { moved(&self.context, snapshot, error) } else { error })
-            }
-            (result, _) => result,
+        match &self.snapshot {
+            Some(snapshot) => told(&self.context, snapshot, result).await,
+            None => result,
         }
     }
 
@@ -252,6 +244,20 @@ fn joined(batches: &[RecordBatch]) -> Result<RecordBatch> {
         [one] => Ok(one.clone()),
         [first, ..] => arrow_select::concat::concat_batches(first.schema_ref(), batches)
             .map_err(|source| Error::internal("put rows together").with_source(source)),
+    }
+}
+
+/// What an expired snapshot named may be gone by now.
+async fn told<T>(context: &AuditContext, snapshot: &Snapshot, result: Result<T>) -> Result<T> {
+    match result {
+        Err(error) if error.kind() == Kind::Data => {
+            let there = context.lake.snapshot(snapshot.id).await?;
+            let expired = there.is_none_or(|there| there.delta_manifest_list != snapshot.delta_manifest_list);
+            // Expiry takes the files before it takes their snapshot.
+            let expires = error.chain().contains("is missing") && context.lake.newest_snapshot_id().await? != Some(snapshot.id);
+            Err(if expired || expires { moved(context, snapshot, error) } else { error })
+        }
+        result => result,
     }
 }
 
