@@ -480,8 +480,14 @@ async fn a_table_that_rounds_and_expiry_work_on_has_no_faults() {
     stage.tier().await;
     let lake = stage.lake(&path).await;
     let root = lake.store().local_root().unwrap().join(lake.root()).join("snapshot");
+    // However quick rounds are: a look has ended between two of them, while others go on.
+    let (looked, all_seen) = (tokio::sync::Notify::new(), CancellationToken::new());
     let work = async {
         for round in 1..12_i64 {
+            tokio::select! {
+                () = looked.notified() => {}
+                () = all_seen.cancelled() => {}
+            }
             if round == 4 {
                 stage.admin.alter_bucket_count(&path, 3).await.unwrap();
             }
@@ -501,7 +507,9 @@ async fn a_table_that_rounds_and_expiry_work_on_has_no_faults() {
             let report = verified(&stage, &path, true).await;
             assert_eq!(report.faults, vec![], "{report:#?}");
             seen.insert(report.snapshot.unwrap().0);
+            looked.notify_one();
         }
+        all_seen.cancel();
         seen.len()
     };
     let (_, looks) = tokio::join!(work, look);
