@@ -32,9 +32,11 @@ async fn on_s3_one_of_two_daemons_is_killed_while_rows_arrive_and_each_row_is_th
         dies.killed()
     });
     assert_eq!(signal.await, 9);
+    // What the dead one left is noted while the other has nothing to publish.
+    until(&runtime, "the other brings all of it up", async || world.auditor.is_settled(&world).await.then_some(())).await;
     world.inspect().await;
     load(&mut world).await;
-    until(&runtime, "the other brings all of it up", async || world.auditor.is_settled(&world).await.then_some(())).await;
+    until(&runtime, "the other brings more up", async || world.auditor.is_settled(&world).await.then_some(())).await;
     ends(lives).await;
     world.audit().await;
 }
