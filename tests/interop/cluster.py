@@ -35,7 +35,7 @@ class Cluster:
         return self.warehouse / f"{database}.db" / table
 
 
-def up(world, shared=True, settings=(), login=None):
+def up(world, shared=True, settings=(), login=None, tablet_heap="640m"):
     """Starts the cluster and waits until the coordinator names the tablet server. A cluster that is not shared ends with its case.
 
     `settings` are further lines of both `server.yaml`; `login` is (user, password): clients have to log in, the servers among themselves do not."""
@@ -81,12 +81,13 @@ datalake.paimon.warehouse: {c.warehouse}
         return world.start(name, argv, shared=shared, folder=c.folder, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(JARS / "plugins")})
 
     def tablet():
-        return java("tablet", "640m", TABLET, "--configDir", c.folder / "conf/tablet")
+        return java("tablet", tablet_heap, TABLET, "--configDir", c.folder / "conf/tablet")
 
     c.restart_tablet = tablet
     processes = [java("zookeeper", "96m", ZOOKEEPER, c.folder / "conf/zoo.cfg"),
                  java("coordinator", "256m", COORDINATOR, "--configDir", c.folder / "conf/coordinator"),
                  tablet()]
+    c.processes = processes
     client = world.client(c.address, login=c.client)
 
     def serves():

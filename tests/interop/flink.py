@@ -7,6 +7,18 @@ from proxy import Proxy
 from world import CLASSES, HERE, JARS, check, tail
 
 OPENS = "lang lang.invoke lang.reflect io net nio text time util util.concurrent util.concurrent.atomic util.concurrent.locks".split()
+LOGS = {**os.environ, "LAKEWARD_INTEROP_LOG_LEVEL": "INFO"}
+
+
+def command(address, warehouse, temp, parallelism, jvm, poll):
+    """The job in a JVM with these flags, which asks the coordinator at this address for a table each `poll`."""
+    return ["java", *jvm, "-Duser.timezone=UTC", f"-Djava.io.tmpdir={temp}",
+            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in [*(f"java.{p}" for p in OPENS), "sun.nio.ch", "sun.net.util"]),
+            f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
+            f"-Dlakeward.parallelism={parallelism}",
+            "-cp", f"{CLASSES}/flink:{JARS}/flink/*:{JARS}/log/*:{JARS}/plugins/paimon/*", "TieringJob",
+            "--fluss.bootstrap.servers", address, "--fluss.tiering.poll.table.interval", poll,
+            "--datalake.format", "paimon", "--datalake.paimon.metastore", "filesystem", "--datalake.paimon.warehouse", warehouse]
 
 
 class Job:
@@ -25,14 +37,9 @@ class Job:
         temp = self.world.here / f"{self.name}-tmp"
         temp.mkdir(exist_ok=True)
         self.proxy.held.clear()
-        argv = ["java", "-Xmx400m", "-XX:MaxDirectMemorySize=300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", f"-Djava.io.tmpdir={temp}",
-                *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in [*(f"java.{p}" for p in OPENS), "sun.nio.ch", "sun.net.util"]),
-                f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
-                f"-Dlakeward.parallelism={self.parallelism}",
-                "-cp", f"{CLASSES}/flink:{JARS}/flink/*:{JARS}/log/*:{JARS}/plugins/paimon/*", "TieringJob",
-                "--fluss.bootstrap.servers", f"127.0.0.1:{self.listen}", "--fluss.tiering.poll.table.interval", "300ms",
-                "--datalake.format", "paimon", "--datalake.paimon.metastore", "filesystem", "--datalake.paimon.warehouse", self.cluster.warehouse]
-        self.process = self.world.start(self.name, argv, env={**os.environ, "LAKEWARD_INTEROP_LOG_LEVEL": "INFO"})
+        argv = command(f"127.0.0.1:{self.listen}", self.cluster.warehouse, temp, self.parallelism,
+                       ["-Xmx400m", "-XX:MaxDirectMemorySize=300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"], poll="300ms")
+        self.process = self.world.start(self.name, argv, env=LOGS)
 
     def kill(self):
         """SIGKILL: what the proxy holds of it never arrives. The ids of the tables that it had in hand."""

@@ -9,7 +9,7 @@ import lanes
 import world
 
 # In the order in which cases start: what must keep times and what waits for long first, see lanes.py.
-MODULES = ["case_life", "case_conformance", "case_beside", "case_audit", "case_pk", "case_cluster", "case_wire", "case_load", "case_pk_many", "case_schema", "case_readback", "case_pk_read", "case_rescale", "case_repair", "case_alter", "case_writers", "case_read", "case_golden", "case_s3", "case_service", "case_tour"]
+MODULES = ["case_life", "case_conformance", "case_beside", "case_audit", "case_pk", "case_cluster", "case_against", "case_wire", "case_load", "case_pk_many", "case_schema", "case_readback", "case_pk_read", "case_rescale", "case_repair", "case_alter", "case_writers", "case_read", "case_golden", "case_s3", "case_service", "case_tour"]
 
 
 def facts():
