@@ -1,10 +1,7 @@
-//! The `lakeward` binary: everything is in the library.
+//! The `lakeward` binary: everything is in the library. It takes the system's allocator: beside mimalloc 2 and 3, glibc's had rows
+//! tiered with less memory (docs/performance.md, "Against Flink") and no more time.
 
 use std::process::ExitCode;
-
-/// Faster than the system's under many threads and Arrow's large buffers.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     lakeward::cli::main()
