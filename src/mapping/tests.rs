@@ -13,8 +13,8 @@ use crate::error::Kind;
 use crate::fluss::record::{array_of, arrow_schema};
 use crate::fluss::table_json::schema_from_json;
 use crate::model::{
-    BucketId, ChangeKind, DataType, Datum, Field, LogBatch, Partition, PartitionId, Schema, SchemaId, TableBucket, TableInfo,
-    TypeKind,
+    BucketId, ChangeKind, DataType, Datum, Field, LogBatch, Memory, Partition, PartitionId, Schema, SchemaId, TableBucket,
+    TableInfo, TypeKind,
 };
 use crate::paimon::{BinaryRow, TableSchema, lake_arrow_schema};
 
@@ -170,6 +170,7 @@ fn batch(table: &TableInfo, schema: &Schema, values: &[Vec<Option<Datum>>]) -> L
         schema_id: schema.id,
         rows: RecordBatch::try_new(arrow_schema(schema).unwrap(), arrays).unwrap(),
         changes: None,
+        memory: Memory::default(),
     }
 }
 
@@ -343,6 +344,7 @@ fn nested_rows_get_the_lake_s_units_and_missing_fields_but_lose_none() {
         schema_id: schema.id,
         rows: RecordBatch::try_new(arrow, vec![Arc::new(lists)]).unwrap(),
         changes: None,
+        memory: Memory::default(),
     };
     let convert = |lake: &TableSchema| LakeRows::new(&fluss, lake, LakeForm::Clean).unwrap().convert(&batch, schema, None);
 

@@ -73,6 +73,26 @@ pub struct LogBatch {
     pub rows: RecordBatch,
     /// One change kind per row; `None` = all are appends.
     pub changes: Option<Vec<ChangeKind>>,
+    /// What the rows keep alive.
+    pub memory: Memory,
+}
+
+/// Bytes of memory that rows keep alive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Arrays of their own.
+    pub own: usize,
+    /// What they share rather than copy, with all that lives as long as that: of the answer that they came in. Of batches that share one
+    /// answer the last counts what no batch has.
+    pub shared: usize,
+}
+
+impl Memory {
+    /// All of it.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.own.saturating_add(self.shared)
+    }
 }
 
 impl LogBatch {

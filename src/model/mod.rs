@@ -12,7 +12,7 @@ mod summary;
 mod table;
 mod types;
 
-pub use batch::{ChangeCounts, ChangeKind, LogBatch};
+pub use batch::{ChangeCounts, ChangeKind, LogBatch, Memory};
 pub use ids::{
     BucketCountEpoch, BucketId, CoordinatorEpoch, PartitionId, RoundId, SchemaId, SnapshotId, TableBucket, TableId, TablePath,
     TieringEpoch,

@@ -327,8 +327,7 @@ impl Pump {
                 self.split.bucket, decoded.next_offset
             )));
         }
-        let rows = decoded.batches.iter().map(|batch| batch.rows.get_array_memory_size());
-        fit(&self.runtime, &mut permit, rows.sum());
+        fit(&self.runtime, &mut permit, decoded.batches.iter().map(|batch| batch.memory.bytes()).sum());
         Ok(Chunk { batches: decoded.batches, end_offset: end, fetched_bytes, permit })
     }
 }

@@ -84,7 +84,7 @@ impl Pump {
         // Row formats: about twice their bytes as Arrow.
         fit(&self.runtime, &mut permit, fetched_bytes.saturating_mul(3));
         let batches = self.runtime.encoders.run(move || slice.decode()).await??;
-        fit(&self.runtime, &mut permit, batches.iter().map(|batch| batch.rows.get_array_memory_size()).sum());
+        fit(&self.runtime, &mut permit, batches.iter().map(|batch| batch.memory.bytes()).sum());
         Ok(Chunk { batches, end_offset: log_offset, fetched_bytes, permit })
     }
 }

@@ -117,7 +117,7 @@ struct Converted {
     /// What each row does; `None` = all are appends.
     changes: Option<Vec<ChangeKind>>,
     base_offset: i64,
-    /// The memory that it was given.
+    /// The memory that it was given, and keeps alive.
     bytes: usize,
 }
 
@@ -296,9 +296,8 @@ impl Work {
         let convert = move || {
             let one = |batch: LogBatch| {
                 let schema = schemas.get(&batch.schema_id).ok_or_else(|| Error::internal("a batch without schema"))?;
-                let bytes = batch.rows.get_array_memory_size();
                 let rows = rows.convert(&batch, schema, partition.as_deref())?;
-                Ok(Converted { rows, changes: batch.changes, base_offset: batch.base_offset, bytes })
+                Ok(Converted { rows, changes: batch.changes, base_offset: batch.base_offset, bytes: batch.memory.bytes() })
             };
             batches.into_iter().map(one).collect::<Result<Vec<_>>>()
         };

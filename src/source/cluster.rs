@@ -269,19 +269,31 @@ impl ClusterSource {
     ) -> Result<Answers<FetchedBucket>> {
         let answer = self.cluster.server(server, request).await?;
         let mut answers = Vec::new();
-        for entry in
-            answer.tables_resp.into_iter().filter(|entry| entry.table_id == table.id.0).flat_map(|entry| entry.buckets_resp)
-        {
+        let entries: Vec<PbFetchLogRespForBucket> = answer
+            .tables_resp
+            .into_iter()
+            .filter(|entry| entry.table_id == table.id.0)
+            .flat_map(|entry| entry.buckets_resp)
+            .collect();
+        // All records of an answer are parts of one buffer, the frame's.
+        let bytes = entries.iter().filter_map(|entry| entry.records.as_ref()).map(Bytes::len).sum();
+        for entry in entries {
             let bucket =
                 TableBucket { table: table.id, partition: entry.partition_id.map(PartitionId), bucket: BucketId(entry.bucket_id) };
             if let Some(wanted) = wanted.get(&bucket) {
-                answers.push((bucket, self.fetched(table, wanted, entry).await));
+                answers.push((bucket, self.fetched(table, wanted, entry, bytes).await));
             }
         }
         Ok(answers)
     }
 
-    async fn fetched(&self, table: &TableInfo, wanted: &FetchBucket, entry: PbFetchLogRespForBucket) -> Result<FetchedBucket> {
+    async fn fetched(
+        &self,
+        table: &TableInfo,
+        wanted: &FetchBucket,
+        entry: PbFetchLogRespForBucket,
+        answer_bytes: usize,
+    ) -> Result<FetchedBucket> {
         let bucket = wanted.bucket;
         match Code::refusal(entry.error_code, entry.error_message.as_deref()) {
             Some(error) if error.code() == Some(Code::LOG_OFFSET_OUT_OF_RANGE.0) => {
@@ -293,7 +305,7 @@ impl ClusterSource {
         let high_watermark = entry.high_watermark.ok_or_else(|| Error::data("the answer names no high watermark"))?;
         let raw = entry.records.unwrap_or_default();
         let schemas = remote::schemas(self, table, &raw).await?;
-        let log = LogSlice::new(bucket, LogFormat::of(table)?, raw, schemas)?;
+        let log = LogSlice::new(bucket, LogFormat::of(table)?, raw, schemas)?.part_of(answer_bytes);
         let remote = entry.remote_log_fetch_info.map(|info| remote_log(bucket, info)).transpose()?;
         Ok(FetchedBucket { bucket, high_watermark, log, remote })
     }

@@ -21,6 +21,8 @@ pub struct LogSlice {
     schemas: BTreeMap<SchemaId, Arc<Schema>>,
     next_offset: Option<i64>,
     whole_bytes: usize,
+    /// Bytes of the answer that `raw` is a part of, and keeps alive.
+    answer_bytes: usize,
     /// Where the bytes lay, if not in a server's answer.
     place: Option<Arc<str>>,
 }
@@ -63,7 +65,15 @@ impl LogSlice {
             next_offset = Some(header.next_offset());
         }
         let whole_bytes = raw.len().saturating_sub(all.rest().len());
-        Ok(Self { bucket, format, raw, schemas, next_offset, whole_bytes, place: None })
+        let answer_bytes = raw.len();
+        Ok(Self { bucket, format, raw, schemas, next_offset, whole_bytes, answer_bytes, place: None })
+    }
+
+    /// Says that the bytes are a part of an answer of so many.
+    #[must_use]
+    pub(super) fn part_of(mut self, answer_bytes: usize) -> Self {
+        self.answer_bytes = self.answer_bytes.max(answer_bytes);
+        self
     }
 
     /// Says where the bytes lay, for errors.
@@ -123,11 +133,15 @@ impl LogSlice {
     /// Decodes the records in `from..stop` (exclusive): skips earlier ones, cuts the last batch at `stop`, drops a cut-off tail.
     /// A negative `from` means from the slice's own beginning.
     ///
+    /// Rows that are not compressed stay where they came in ([`RawBatch::decode`]), and with them the whole answer, unless most of it
+    /// belongs to other buckets: those may be written long before, and a few rows must not keep megabytes. Then batches are copied once.
+    ///
     /// # Errors
     /// `Data` when a batch fails its checksum or can't be parsed, or the slice begins after `from`: table bucket and offset are named.
     pub fn decode(&self, from: i64, stop: i64) -> Result<Decoded> {
         let mut schemas: BTreeMap<SchemaId, BatchSchema> = BTreeMap::new();
         let mut decoded = Decoded { batches: vec![], next_offset: from };
+        let mostly_others = self.raw.len().saturating_mul(2) < self.answer_bytes;
         for raw in self.overlapping(from, stop) {
             let raw = raw?;
             let base = raw.header.base_offset;
@@ -141,11 +155,19 @@ impl LogSlice {
                 None => schemas.entry(raw.header.schema_id).or_insert(self.schema(raw.header.schema_id)?),
             };
             let end = raw.header.next_offset().min(stop);
+            let apart = mostly_others && raw.is_shared(self.format).map_err(|error| self.located(at(&raw, error)))?;
+            let raw = if apart { raw.apart() } else { raw };
             if let Some(mut batch) = raw.decode(self.format, schema, self.bucket).map_err(|error| self.located(at(&raw, error)))? {
                 cut(&mut batch, from, stop);
                 decoded.batches.push(batch);
             }
             decoded.next_offset = end;
+        }
+        if !mostly_others {
+            let counted: usize = decoded.batches.iter().map(|batch| batch.memory.shared).sum();
+            if let Some(last) = decoded.batches.iter_mut().rfind(|batch| batch.memory.shared > 0) {
+                last.memory.shared += self.answer_bytes.saturating_sub(counted);
+            }
         }
         Ok(decoded)
     }
@@ -192,10 +214,14 @@ fn cut(batch: &mut LogBatch, from: i64, stop: i64) {
 
 #[cfg(test)]
 mod tests {
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Int64Type;
+    use arrow_array::{ArrayRef, Int64Array, RecordBatch};
     use serde_json::Value;
 
     use super::*;
     use crate::error::Kind;
+    use crate::fluss::record::{Compression, EncodeOptions, arrow_schema, encode_arrow_batch, stamp};
     use crate::model::{BucketId, DataType, Field, TableId, TypeKind};
 
     const BUCKET: TableBucket = TableBucket { table: TableId(7), partition: None, bucket: BucketId(1) };
@@ -246,6 +272,52 @@ mod tests {
             }
         }
         assert_eq!(offsets(&slice.decode(-2, 203).unwrap()), [200, 201, 202]);
+    }
+
+    /// Three batches of 1,000 numbers, not compressed.
+    fn plain() -> (Bytes, LogSlice) {
+        let number = Field { id: 0, name: "n".into(), data_type: DataType::nullable(TypeKind::BigInt), comment: None };
+        let schema = Schema { id: SchemaId(1), fields: vec![number], primary_key: vec![], highest_field_id: 0 };
+        let arrow = arrow_schema(&schema).unwrap();
+        let mut bytes = Vec::new();
+        for base in (0..3000).step_by(1000) {
+            let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(base..base + 1000));
+            let rows = RecordBatch::try_new(Arc::clone(&arrow), vec![numbers]).unwrap();
+            let options = EncodeOptions { compression: Compression::None, ..EncodeOptions::new(SchemaId(1)) };
+            let mut batch = encode_arrow_batch(options, &rows, None).unwrap().to_vec();
+            stamp(&mut batch, base, 0, 0).unwrap();
+            bytes.extend_from_slice(&batch);
+        }
+        let raw = Bytes::from(bytes);
+        (raw.clone(), LogSlice::new(BUCKET, LogFormat::Arrow, raw, BTreeMap::from([(SchemaId(1), Arc::new(schema))])).unwrap())
+    }
+
+    fn lies_in(raw: &Bytes, batch: &LogBatch) -> bool {
+        raw.as_ptr_range().contains(&batch.rows.column(0).as_primitive::<Int64Type>().values().inner().as_ptr())
+    }
+
+    #[test]
+    fn batches_that_share_an_answer_account_for_all_of_it() {
+        let (raw, slice) = plain();
+        let of = |batches: &[LogBatch]| batches.iter().map(|batch| batch.memory.shared).sum::<usize>();
+        let all = slice.decode(0, 3000).unwrap().batches;
+        assert!(all.iter().all(|batch| lies_in(&raw, batch)), "allocations of that size lie at multiples of 16");
+        assert_eq!(of(&all), raw.len());
+        // What was skipped or comes later lives on too.
+        assert_eq!(of(&slice.decode(1200, 1300).unwrap().batches), raw.len());
+        let part = slice.part_of(raw.len() + 10_000).decode(0, 3000).unwrap().batches;
+        assert!(part.iter().all(|batch| lies_in(&raw, batch)));
+        assert_eq!(of(&part), raw.len() + 10_000);
+    }
+
+    #[test]
+    fn a_few_rows_do_not_keep_an_answer_that_is_mostly_others() {
+        let (raw, slice) = plain();
+        let batches = slice.part_of(raw.len() * 2 + 1).decode(500, 3000).unwrap().batches;
+        assert_eq!(batches.iter().map(|batch| batch.rows.num_rows()).collect::<Vec<_>>(), [500, 1000, 1000]);
+        assert!(batches.iter().all(|batch| !lies_in(&raw, batch)));
+        assert_eq!(batches.iter().map(|batch| batch.memory.shared).sum::<usize>(), raw.len());
+        assert_eq!(batches[2].rows.column(0).as_primitive::<Int64Type>().value(999), 2999);
     }
 
     #[test]

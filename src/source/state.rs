@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::error::{Error, Kind, Result};
 use crate::fluss::code::Code;
 use crate::fluss::record::{BatchSchema, KvFormat, Value, Values, decode_rows};
-use crate::model::{BucketLayout, ChangeKind, LogBatch, Schema, SchemaId, TableBucket, TableInfo};
+use crate::model::{BucketLayout, ChangeKind, LogBatch, Memory, Schema, SchemaId, TableBucket, TableInfo};
 
 /// Largest `bytes_max` that a server takes for what it is (F5.7).
 pub const STATE_BYTES_MAX: i32 = 10 << 20;
@@ -128,8 +128,8 @@ impl StateSlice {
             let schema = schema.ok_or_else(|| Error::internal(format!("schema `{schema_id}` was not looked up")))?;
             let rows = decode_rows(self.format, &BatchSchema::new(Arc::clone(schema))?, rows.iter().copied())?;
             let changes = Some(vec![ChangeKind::Insert; rows.num_rows()]);
-            let bucket = self.bucket;
-            Ok(LogBatch { bucket, base_offset: -1, commit_timestamp_ms: -1, schema_id, rows, changes })
+            let (bucket, memory) = (self.bucket, Memory { own: rows.get_array_memory_size(), shared: 0 });
+            Ok(LogBatch { bucket, base_offset: -1, commit_timestamp_ms: -1, schema_id, rows, changes, memory })
         };
         by_schema.into_iter().map(batch).collect()
     }

@@ -269,3 +269,30 @@ fn a_failure_frame_has_no_id() {
     assert_eq!(raw.len(), 4 + 1 + error.encoded_len());
     assert_eq!(ResponseCodec::default().decode(&mut raw).unwrap(), Some(ResponseFrame::Failure(error)));
 }
+
+/// An answer is read into one buffer, and all records in it are parts of that: nothing is copied between socket and decoder.
+#[tokio::test]
+async fn an_answer_is_one_buffer_with_all_its_records() {
+    let records = |bucket: i32| Bytes::from(vec![u8::try_from(bucket).unwrap(); 300_000]);
+    let entry = |bucket_id| PbFetchLogRespForBucket { bucket_id, records: Some(records(bucket_id)), ..Default::default() };
+    let answer =
+        FetchLogResponse { tables_resp: vec![PbFetchLogRespForTable { table_id: 1, buckets_resp: (0..4).map(entry).collect() }] };
+    let sent = [1, 2].map(|id| written(ResponseCodec::default(), ResponseFrame::success(id, &answer)));
+    // In pieces, as a socket gives them, two answers without a seam.
+    let (mut server, client) = tokio::io::duplex(10_007);
+    tokio::spawn(async move { tokio::io::AsyncWriteExt::write_all(&mut server, &sent.concat()).await });
+    let mut frames = tokio_util::codec::FramedRead::new(client, ResponseCodec::default());
+    let mut count = 0;
+    while let Some(frame) = futures::StreamExt::next(&mut frames).await {
+        let ResponseFrame::Success { body, .. } = frame.unwrap() else { panic!("no answer") };
+        let frame = body.as_ptr_range();
+        let found = FetchLogResponse::decode(body).unwrap();
+        for entry in &found.tables_resp[0].buckets_resp {
+            let place = entry.records.as_ref().unwrap().as_ptr_range();
+            assert!(frame.contains(&place.start) && place.end <= frame.end, "records were copied");
+        }
+        assert_eq!(found, answer);
+        count += 1;
+    }
+    assert_eq!(count, 2);
+}

@@ -7,10 +7,10 @@ use arrow_schema::SchemaRef;
 use bytes::Bytes;
 
 use super::header::RawBatch;
-use super::message::{Arrays, Message};
+use super::message::{Arrays, Codec, Message};
 use super::{arrow_schema, rows};
 use crate::error::{Error, Result};
-use crate::model::{ChangeKind, LogBatch, Schema, TableBucket, TableInfo};
+use crate::model::{ChangeKind, LogBatch, Memory, Schema, TableBucket, TableInfo};
 
 /// How the rows of a table's batches are laid out (`table.log.format`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -75,8 +75,13 @@ pub(super) fn changes_or_none(changes: Vec<ChangeKind>) -> Option<Vec<ChangeKind
     if changes.iter().all(|change| *change == ChangeKind::Append) { None } else { Some(changes) }
 }
 
+type Rows = (RecordBatch, Option<Vec<ChangeKind>>, usize);
+
 impl RawBatch {
     /// Decodes the rows; `None` for an empty batch. The checksum is not looked at: see [`RawBatch::verify_crc`].
+    ///
+    /// What is not compressed is not copied where it lies at a fit address: the rows then keep `bytes` alive (`memory.shared`), with all
+    /// that it is a part of.
     ///
     /// # Errors
     /// `Data` when the bytes are not what header and schema promise, with bucket and offset named.
@@ -89,7 +94,8 @@ impl RawBatch {
         if schema.schema.id != header.schema_id {
             return Err(Error::internal(format!("schema `{}` given for schema `{}`", schema.schema.id, header.schema_id)));
         }
-        let (rows, changes) = self.rows(format, &schema.arrow, schema).map_err(|error| error.context(place()))?;
+        let (rows, changes, shared) = self.rows(format, &schema.arrow, schema).map_err(|error| error.context(place()))?;
+        let own = rows.get_array_memory_size().saturating_sub(shared);
         Ok(Some(LogBatch {
             bucket,
             base_offset: header.base_offset,
@@ -97,6 +103,7 @@ impl RawBatch {
             schema_id: header.schema_id,
             rows,
             changes,
+            memory: Memory { own, shared: if shared > 0 { self.bytes.len() } else { 0 } },
         }))
     }
 
@@ -110,6 +117,20 @@ impl RawBatch {
             LogFormat::Arrow => Message::parse(&self.arrow_message()?)?.decoded_bytes(),
             LogFormat::Indexed | LogFormat::Compacted => Ok(self.bytes.len().saturating_mul(2)),
         }
+    }
+
+    /// Whether decoded rows may share memory with the batch.
+    ///
+    /// # Errors
+    /// As [`RawBatch::decode`].
+    pub fn is_shared(&self, format: LogFormat) -> Result<bool> {
+        Ok(format == LogFormat::Arrow && !self.header.is_empty() && Message::parse(&self.arrow_message()?)?.codec == Codec::None)
+    }
+
+    /// The batch in memory of its own.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { header: self.header.clone(), bytes: Bytes::copy_from_slice(&self.bytes) }
     }
 
     fn record_count(&self) -> usize {
@@ -126,10 +147,12 @@ impl RawBatch {
         Ok(payload.slice(changes..))
     }
 
-    fn rows(&self, format: LogFormat, arrow: &SchemaRef, schema: &BatchSchema) -> Result<(RecordBatch, Option<Vec<ChangeKind>>)> {
+    /// Rows, what they do, and how many bytes of their arrays are this batch's own.
+    fn rows(&self, format: LogFormat, arrow: &SchemaRef, schema: &BatchSchema) -> Result<Rows> {
         let count = self.record_count();
         if format != LogFormat::Arrow {
-            return rows::decode(&self.payload(), count, format, &schema.schema, arrow);
+            let (rows, changes) = rows::decode(&self.payload(), count, format, &schema.schema, arrow)?;
+            return Ok((rows, changes, 0));
         }
         let message = Message::parse(&self.arrow_message()?)?;
         if message.rows != count {
@@ -141,10 +164,10 @@ impl RawBatch {
         let rows = RecordBatch::try_new_with_options(Arc::clone(arrow), columns, &options)
             .map_err(|source| Error::data("the columns do not fit the schema").with_source(source))?;
         if self.header.is_append_only() {
-            return Ok((rows, None));
+            return Ok((rows, None, arrays.shared));
         }
         let payload = self.payload();
         let changes: Vec<ChangeKind> = payload.iter().take(count).map(|byte| change_kind(*byte)).collect::<Result<_>>()?;
-        Ok((rows, changes_or_none(changes)))
+        Ok((rows, changes_or_none(changes), arrays.shared))
     }
 }

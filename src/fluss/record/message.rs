@@ -128,14 +128,16 @@ thread_local! {
     static ZSTD: RefCell<zstd::bulk::Decompressor<'static>> = RefCell::new(zstd::bulk::Decompressor::default());
 }
 
-fn decompress(codec: Codec, raw: &Bytes) -> Result<Buffer> {
-    let Some(length) = decompressed_length(raw)? else { return Ok(raw.slice(LENGTH_PREFIX_BYTES..).into()) };
+fn decompress(codec: Codec, raw: &[u8]) -> Result<Buffer> {
+    // Stored raw: a copy, or one small buffer would keep the whole answer in memory that it came in.
+    let Some(length) = decompressed_length(raw)? else {
+        return Ok(Buffer::from(raw.get(LENGTH_PREFIX_BYTES..).unwrap_or_default()));
+    };
     let source = raw.get(LENGTH_PREFIX_BYTES..).unwrap_or_default();
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|source| wrong(format!("wants a buffer of `{length}` bytes")).with_source(source))?;
     let cant = |source: std::io::Error| wrong("has a buffer that can't be decompressed").with_source(source);
     match codec {
-        Codec::None => return Ok(raw.clone().into()),
         Codec::Zstd if length > 0 => {
             ZSTD.with_borrow_mut(|context| context.decompress_to_buffer(source, &mut bytes)).map_err(cant)?;
         }
@@ -143,7 +145,7 @@ fn decompress(codec: Codec, raw: &Bytes) -> Result<Buffer> {
             let limit = u64::try_from(length).unwrap_or(u64::MAX).saturating_add(1);
             lz4_flex::frame::FrameDecoder::new(source).take(limit).read_to_end(&mut bytes).map_err(cant)?;
         }
-        Codec::Zstd | Codec::Lz4 => {}
+        Codec::None | Codec::Zstd | Codec::Lz4 => {}
     }
     if bytes.len() != length {
         return Err(wrong(format!("has a buffer of `{}` bytes that says `{length}`", bytes.len())));
@@ -156,13 +158,15 @@ pub(super) struct Arrays<'a> {
     message: &'a Message,
     node: usize,
     buffer: usize,
+    /// Bytes of the body that arrays share rather than copy.
+    pub(super) shared: usize,
 }
 
 impl<'a> Arrays<'a> {
     /// Nothing is decompressed before the total has been checked.
     pub(super) fn of(message: &'a Message) -> Result<Self> {
         message.decoded_bytes()?;
-        Ok(Self { message, node: 0, buffer: 0 })
+        Ok(Self { message, node: 0, buffer: 0, shared: 0 })
     }
 
     fn next_node(&mut self) -> Result<(usize, usize)> {
@@ -171,20 +175,31 @@ impl<'a> Arrays<'a> {
         Ok(node)
     }
 
-    fn next_buffer(&mut self) -> Result<Buffer> {
+    fn skip_buffer(&mut self) -> Result<(usize, usize)> {
         let buffer = self.message.buffers.get(self.buffer).copied().ok_or_else(|| wrong("has too few buffers"))?;
         self.buffer += 1;
-        let raw = self.message.raw(buffer);
+        Ok(buffer)
+    }
+
+    /// The next buffer, at an address that is a multiple of `align`. One that is not compressed is shared with the message if it lies
+    /// well: batches lie anywhere in an answer.
+    fn next_buffer(&mut self, align: usize) -> Result<Buffer> {
+        let place = self.skip_buffer()?;
+        let raw = self.message.raw(place);
         match self.message.codec {
-            Codec::None => Ok(raw.into()),
-            _ if raw.is_empty() => Ok(raw.into()),
+            _ if raw.is_empty() => Ok(Buffer::default()),
+            Codec::None if raw.as_ptr().align_offset(align) == 0 => {
+                self.shared += raw.len();
+                Ok(raw.into())
+            }
+            Codec::None => Ok(Buffer::from(&*raw)),
             codec => decompress(codec, &raw),
         }
     }
 
     /// The next buffer without its padding: arrow panics on one that is no whole number of values.
-    fn sized_buffer(&mut self, bytes: Option<usize>) -> Result<Buffer> {
-        let buffer = self.next_buffer()?;
+    fn sized_buffer(&mut self, bytes: Option<usize>, align: usize) -> Result<Buffer> {
+        let buffer = self.next_buffer(align)?;
         match bytes.filter(|bytes| *bytes <= buffer.len()) {
             Some(bytes) => Ok(buffer.slice_with_length(0, bytes)),
             None => Err(wrong(format!("has a buffer of `{}` bytes where `{bytes:?}` are wanted", buffer.len()))),
@@ -206,7 +221,10 @@ impl<'a> Arrays<'a> {
             return Err(wrong(format!("has a node of `{length}` rows and `{null_count}` nulls where `{rows:?}` rows are wanted")));
         }
         let bits = length.div_ceil(8);
-        let validity = if null_count > 0 { Some(self.sized_buffer(Some(bits))?) } else { self.next_buffer().map(|_| None)? };
+        let validity = match null_count {
+            0 => self.skip_buffer().map(|_| None)?,
+            _ => Some(self.sized_buffer(Some(bits), 1)?),
+        };
         let nulls = |validity: Option<Buffer>| validity.map(|bits| NullBuffer::new(BooleanBuffer::new(bits, 0, length)));
         let broken = |source: ArrowError| wrong("holds a broken column").with_source(source);
         Ok(match data_type {
@@ -231,19 +249,20 @@ impl<'a> Arrays<'a> {
                 let mut builder = ArrayData::builder(leaf.clone())
                     .len(length)
                     .null_bit_buffer(validity)
-                    // A copy where a buffer happens to start at an odd address: batches lie anywhere in a response.
+                    // What was decompressed lies well as allocators go, but a `Vec` of bytes promises nothing.
                     .align_buffers(true);
                 builder = match leaf {
                     DataType::Utf8 | DataType::Binary => {
-                        builder.add_buffer(self.sized_buffer(offset_bytes(length))?).add_buffer(self.next_buffer()?)
+                        builder.add_buffer(self.sized_buffer(offset_bytes(length), 4)?).add_buffer(self.next_buffer(1)?)
                     }
-                    DataType::Boolean => builder.add_buffer(self.sized_buffer(Some(bits))?),
+                    DataType::Boolean => builder.add_buffer(self.sized_buffer(Some(bits), 1)?),
                     other => {
-                        let width = match other {
-                            DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
-                            other => other.primitive_width(),
+                        let (width, align) = match other {
+                            DataType::FixedSizeBinary(width) => (usize::try_from(*width).ok(), 1),
+                            // No value of Arrow is wider than its alignment allows: 16 bytes at most.
+                            other => (other.primitive_width(), other.primitive_width().unwrap_or(1).min(16)),
                         };
-                        builder.add_buffer(self.sized_buffer(width.and_then(|width| length.checked_mul(width)))?)
+                        builder.add_buffer(self.sized_buffer(width.and_then(|width| length.checked_mul(width)), align)?)
                     }
                 };
                 make_array(builder.build().map_err(broken)?)
@@ -253,7 +272,7 @@ impl<'a> Arrays<'a> {
 
     /// Where the elements of `length` lists or maps begin and end: in order, not below 0. Arrow panics on others.
     fn offsets(&mut self, length: usize) -> Result<OffsetBuffer<i32>> {
-        let buffer = self.sized_buffer(offset_bytes(length))?;
+        let buffer = self.sized_buffer(offset_bytes(length), 4)?;
         if length == 0 {
             return Ok(OffsetBuffer::new_empty());
         }

@@ -11,6 +11,7 @@ use super::*;
 use crate::model::{BucketId, ChangeKind, DataType, Datum, Field, LogBatch, Schema, SchemaId, TableBucket, TableId, TypeKind};
 
 mod kv;
+mod memory;
 mod nested;
 mod row_writer;
 
