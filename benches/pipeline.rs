@@ -4,13 +4,13 @@
 //! a primary key of one integer; one of a text and an integer (`pipeline/log.rs`). All steps take turns, the fastest turn of each counts.
 //!
 //! **Floor** = what nobody can do without (`pipeline/floor.rs`): checksum and decode; with a primary key sort and `take`; encode with
-//! parquet's own `ArrowWriter`, zstd, and (*tuned*) the encodings that our files have, only the table's columns. With changelog files all rows
-//! are taken and encoded, and the newest of each key once more.
+//! parquet's own `ArrowWriter`, zstd, and (*tuned*) the encodings that our files have, in the columns that a file has to have. With changelog files
+//! all rows are taken and encoded, and the newest of each key once more.
 //! **Write stage** = the same bytes, decoded, through the write stage, statistics and metadata included, on one thread.
 //! **Round** = a whole round over all cores: a node in this process serves the log over the wire, the rows end in a committed snapshot on the
 //! local disk. What the node's threads take is told apart.
 //!
-//! `cargo bench --bench pipeline` runs criterion and then the report; `-- --report` the report alone; `-- --columns` what each column costs;
+//! `cargo bench --bench pipeline` runs criterion and then the report; `-- --report [TABLE]` the report alone (`log`, `'primary key: integer'`, …); `-- --columns` what each column costs;
 //! `-- --profile log|key|composite [stage]` rounds, or the write stage, over and over, for a profiler.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
@@ -39,6 +39,10 @@ use lakeward::runtime::Runtime;
 use lakeward::storage::Store;
 use lakeward::write::{BucketTarget, BucketWriter, WriteContext, WriteOptions};
 use log::{BATCH_ROWS, BUCKET, Changes, Log};
+
+/// As in the binary: with the system's allocator rounds take longer, for page faults.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ROWS: i64 = 500_000;
 const TURNS: usize = 5;
@@ -89,7 +93,7 @@ fn stages(criterion: &mut Criterion) {
     group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(3));
     group.bench_function("floor: decode", |bencher| bencher.iter(|| log.decode().count()));
     group.bench_function("floor: encode", |bencher| {
-        bencher.iter(|| floor::encode(&log.schema.arrow, &floor::plain(), log.rows()));
+        bencher.iter(|| floor::encode(&floor::plain(), log.rows()));
     });
     group.bench_function("ours: encode", |bencher| {
         bencher.iter(|| write_stage(log.fields(), &[], &[], log.decoded.iter().cloned()));
@@ -115,12 +119,11 @@ fn columns() {
     println!("{:<10} {:>12} {:>12} {:>12} {:>12}", "column", "floor ns/row", "ours ns/row", "floor bytes", "our bytes");
     for (index, field) in kit::fields().into_iter().enumerate() {
         let rows: Vec<RecordBatch> = log.rows().map(|rows| rows.project(&[index]).unwrap()).collect();
-        let schema = Arc::new(log.schema.arrow.project(&[index]).unwrap());
         let fields = [field];
         let ours = || write_stage(&fields, &[], &[], rows.iter().map(|rows| (rows.clone(), None)));
         let file = ours().concat();
         let tuned = floor::tuned(file.clone().into());
-        let encode = || floor::encode(&schema, &tuned, rows.iter().cloned());
+        let encode = || floor::encode(&tuned, rows.iter().cloned());
         let (mut least, mut mine) = (f64::INFINITY, f64::INFINITY);
         for _ in 0..TURNS {
             turn(&mut least, encode);
@@ -176,12 +179,12 @@ fn report(name: &str, key: &'static [usize], changelog: bool) {
             (0..count).step_by(BATCH_ROWS).map(|from| rows.slice(from, BATCH_ROWS.min(count - from))).collect::<Vec<_>>()
         };
         let orders = if changelog { vec![&by_key, &of_key] } else { vec![&of_key] };
-        files = orders.into_iter().map(|order| cut(take_record_batch(&all, order).unwrap())).collect();
+        files = orders.into_iter().map(|order| cut(floor::file_rows(&all, key, &log.decoded, order))).collect();
         (every, newest) = (changelog.then_some((all.clone(), by_key)), Some((all, of_key)));
     }
     let ours = write_stage(log.fields(), log.names(), options, log.decoded.iter().cloned());
     let (plain, tuned) = (floor::plain(), floor::tuned(ours.first().unwrap().clone()));
-    let encode = |properties| files.iter().map(|rows| floor::encode(arrow, properties, rows.iter().cloned())).sum::<usize>();
+    let encode = |properties| files.iter().map(|rows| floor::encode(properties, rows.iter().cloned())).sum::<usize>();
 
     let mut cluster = Cluster::new(key, changelog);
     let [mut decode, mut sort, mut take, mut by_plain, mut by_tuned, mut stage] = [f64::INFINITY; 6];
@@ -283,9 +286,17 @@ fn main() {
         benches();
         Criterion::default().configure_from_args().final_summary();
     }
-    report("log", &[], false);
-    report("primary key: integer", &[0], false);
-    report("primary key: integer; changelog files", &[0], true);
-    report("primary key: text and integer", &[8, 0], false);
-    report("primary key: text and integer; changelog files", &[8, 0], true);
+    let tables: [(&str, &'static [usize], bool); 5] = [
+        ("log", &[], false),
+        ("primary key: integer", &[0], false),
+        ("primary key: integer; changelog files", &[0], true),
+        ("primary key: text and integer", &[8, 0], false),
+        ("primary key: text and integer; changelog files", &[8, 0], true),
+    ];
+    let only: Vec<&String> = arguments.iter().filter(|argument| tables.iter().any(|(name, ..)| *name == **argument)).collect();
+    for (name, key, changelog) in tables {
+        if only.is_empty() || only.iter().any(|only| **only == name) {
+            report(name, key, changelog);
+        }
+    }
 }

@@ -13,7 +13,7 @@ use lakeward::round::{self, Job, Limits, RoundContext};
 use lakeward::runtime::Runtime;
 use lakeward::source::cluster::ClusterSource;
 
-use super::{ROWS, kit, log};
+use super::{kit, log};
 
 pub(super) struct Cluster {
     runtime: tokio::runtime::Runtime,
@@ -108,14 +108,6 @@ impl Cluster {
 
     pub(super) fn round(&self) -> RoundSummary {
         self.runtime.block_on(round::run(&self.context, &self.job)).unwrap()
-    }
-
-    /// Fills, then a round of all of it.
-    pub(super) fn next(&mut self) -> RoundSummary {
-        self.fill(ROWS);
-        let summary = self.round();
-        assert!((ROWS - 10..ROWS + 10).contains(&summary.rows.cast_signed()), "{} rows", summary.rows);
-        summary
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, UInt32Array};
+use arrow_array::{ArrayRef, Int8Array, Int64Array, RecordBatch, UInt32Array};
 use arrow_row::{RowConverter, SortField};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
+use arrow_select::take::take_record_batch;
 use bytes::Bytes;
 use lakeward::model::ChangeKind;
 use parquet::arrow::ArrowWriter;
@@ -39,8 +40,36 @@ pub(super) fn tuned(file: Bytes) -> WriterProperties {
     properties.build()
 }
 
-pub(super) fn encode(schema: &SchemaRef, properties: &WriterProperties, rows: impl Iterator<Item = RecordBatch>) -> usize {
-    let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(schema), Some(properties.clone())).unwrap();
+/// The columns that a primary-key file has (P7.3): key, sequence number and kind before those of the table; the rows of `order`.
+pub(super) fn file_rows(all: &RecordBatch, key: &[usize], changes: &[Changes], order: &UInt32Array) -> RecordBatch {
+    let kind = |kind: &ChangeKind| match kind {
+        ChangeKind::Append | ChangeKind::Insert => 0,
+        ChangeKind::UpdateBefore => 1,
+        ChangeKind::UpdateAfter => 2,
+        ChangeKind::Delete => 3,
+    };
+    let kinds: Vec<i8> = changes.iter().flat_map(|(_, kinds)| kinds.iter().flatten()).map(kind).collect();
+    let picked = take_record_batch(all, order).unwrap();
+    let sequences: Int64Array = order.values().iter().map(|row| i64::from(*row)).collect();
+    let kinds: Int8Array = order.values().iter().map(|row| kinds.get(*row as usize).copied()).collect();
+    let system: [(Field, ArrayRef); 2] = [
+        (Field::new("_SEQUENCE_NUMBER", DataType::Int64, false), Arc::new(sequences)),
+        (Field::new("_VALUE_KIND", DataType::Int8, false), Arc::new(kinds)),
+    ];
+    let column = |place: usize, lead: &str| {
+        let field = picked.schema().field(place).clone();
+        (field.clone().with_name(format!("{lead}{}", field.name())), Arc::clone(picked.column(place)))
+    };
+    let columns = key.iter().map(|place| column(*place, "_KEY_")).chain(system);
+    let (fields, columns): (Vec<Field>, Vec<ArrayRef>) =
+        columns.chain((0..picked.num_columns()).map(|place| column(place, ""))).unzip();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+pub(super) fn encode(properties: &WriterProperties, rows: impl Iterator<Item = RecordBatch>) -> usize {
+    let mut rows = rows.peekable();
+    let schema = rows.peek().unwrap().schema();
+    let mut writer = ArrowWriter::try_new(Vec::new(), schema, Some(properties.clone())).unwrap();
     for rows in rows {
         writer.write(&rows).unwrap();
     }

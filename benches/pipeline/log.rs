@@ -20,8 +20,6 @@ pub(super) type Changes = (RecordBatch, Option<Vec<ChangeKind>>);
 /// A log of [`ROWS`] rows in batches of [`BATCH_ROWS`].
 pub(super) struct Log {
     pub(super) schema: BatchSchema,
-    /// Places of the primary key; none in a log table.
-    pub(super) key: &'static [usize],
     pub(super) bytes: Bytes,
     pub(super) decoded: Vec<Changes>,
 }
@@ -36,7 +34,7 @@ pub(super) fn schema(key: &[usize]) -> Schema {
 
 impl Log {
     /// Of a log table if `key` names no column.
-    pub(super) fn new(key: &'static [usize], compression: Compression) -> Self {
+    pub(super) fn new(key: &[usize], compression: Compression) -> Self {
         let schema = BatchSchema::new(Arc::new(schema(key))).unwrap();
         let rows = usize::try_from(ROWS).unwrap();
         let all: Vec<Changes> = if key.is_empty() {
@@ -58,7 +56,7 @@ impl Log {
             offset += i64::try_from(rows.num_rows()).unwrap();
             bytes.extend_from_slice(&batch);
         }
-        let mut log = Self { schema, key, bytes: bytes.into(), decoded: Vec::new() };
+        let mut log = Self { schema, bytes: bytes.into(), decoded: Vec::new() };
         log.decoded = log.decode().collect();
         log
     }

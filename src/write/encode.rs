@@ -189,6 +189,9 @@ impl FileEncoder {
     pub(super) fn append(&mut self, parts: Vec<Vec<EncodedColumn>>) -> Result<()> {
         let mut columns: Vec<EncodedColumn> = parts.into_iter().flatten().collect();
         columns.sort_by_key(|column| column.index);
+        // Once, rather than by doubling: each time all that is there would be copied.
+        let bytes = columns.iter().map(|column| column.chunk.bytes()).fold(0, usize::saturating_add);
+        self.writer.inner_mut().reserve(bytes);
         let mut row_group = self.writer.next_row_group().map_err(fault)?;
         for column in columns {
             self.bounds.push(column.bounds);
@@ -270,6 +273,17 @@ pub(super) struct EncodedColumn {
 enum Chunk {
     Arrow(Vec<ArrowColumnChunk>),
     Int96(Bytes, Box<ColumnCloseResult>),
+}
+
+impl Chunk {
+    /// What it adds to the file.
+    fn bytes(&self) -> usize {
+        let of = |close: &ColumnCloseResult| usize::try_from(close.bytes_written).unwrap_or(0);
+        match self {
+            Self::Arrow(leaves) => leaves.iter().map(|chunk| of(chunk.close())).sum(),
+            Self::Int96(_, close) => of(close),
+        }
+    }
 }
 
 impl ColumnSet {

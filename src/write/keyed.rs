@@ -171,7 +171,13 @@ fn fault(source: arrow_schema::ArrowError) -> Error {
 }
 
 /// The rows of `entries` in the file's columns: a batch, or one for each run of rows that follow each other already.
-fn gather(keys: &Keys, batches: &[RecordBatch], arrow: &SchemaRef, sequence: i64, entries: &[Entry]) -> Result<Vec<RecordBatch>> {
+pub(super) fn gather(
+    keys: &Keys,
+    batches: &[RecordBatch],
+    arrow: &SchemaRef,
+    sequence: i64,
+    entries: &[Entry],
+) -> Result<Vec<RecordBatch>> {
     let firsts: Vec<i64> = batches
         .iter()
         .scan(sequence, |next, batch| {

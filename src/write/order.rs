@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::Int8Type;
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::types::{
+    ArrowPrimitiveType, Date32Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType,
+};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::BooleanBuffer;
 use arrow_row::Rows;
-use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, SchemaRef};
+use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, SchemaRef, TimeUnit};
 
 use crate::error::{Error, Result};
 use crate::model::{ChangeKind, DataType};
@@ -134,7 +137,6 @@ pub(super) fn sort(keys: &Keys, batches: &[RecordBatch], every: bool) -> Result<
         .collect::<Option<_>>()
         .ok_or_else(|| Error::internal("rows without their kinds"))?;
     let kind_of = |entry: &Entry| kinds.get(entry.batch as usize).and_then(|kinds| kinds.get(entry.row as usize)).copied();
-    let rows = batches.iter().map(|batch| keys.order.rows(&keys.columns(batch.columns()))).collect::<Result<Vec<_>>>()?;
     let mut entries = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
     for (batch, kinds) in (0_u32..).zip(&kinds) {
         entries.extend((0_u32..).zip(*kinds).filter(|(_, kind)| !keys.ignores(**kind)).map(|(row, _)| Entry {
@@ -143,23 +145,26 @@ pub(super) fn sort(keys: &Keys, batches: &[RecordBatch], every: bool) -> Result<
             row,
         }));
     }
-    let mut order = Order { longest: 0, starts: vec![false; entries.len()], rows };
-    match &keys.versions {
-        None => order.sort(&mut entries),
+    let starts = match &keys.versions {
+        None => match batches.iter().map(|batch| words(&keys.columns(batch.columns()))).collect::<Option<Vec<_>>>() {
+            Some(words) => sort_words(&mut entries, &words),
+            None => Order::of(keys, batches, entries.len())?.sort(&mut entries),
+        },
         Some(versions) => {
             let of = |batch: &RecordBatch| versions.rows(&picked(batch.columns(), &keys.version_places));
-            order.sort_versions(&mut entries, &batches.iter().map(of).collect::<Result<Vec<_>>>()?);
+            let versions = batches.iter().map(of).collect::<Result<Vec<_>>>()?;
+            Order::of(keys, batches, entries.len())?.sort_versions(&mut entries, &versions)
         }
-    }
+    };
     // With `sequence.field` a −U decides as in Java; without, its +U follows.
     let decides = |entry: &Entry| keys.versions.is_some() || kind_of(entry) != Some(UPDATE_BEFORE);
     let mut newest = vec![false; entries.len()];
     let mut wanted = true;
-    for ((entry, newest), start) in entries.iter().zip(&mut newest).zip(&order.starts).rev() {
+    for ((entry, newest), start) in entries.iter().zip(&mut newest).zip(&starts).rev() {
         *newest = wanted && decides(entry);
         wanted = *start || (wanted && !*newest);
     }
-    drop(order);
+    drop(starts);
     if !every {
         let mut flags = newest.iter();
         entries.retain(|_| flags.next().copied().unwrap_or(false));
@@ -167,6 +172,54 @@ pub(super) fn sort(keys: &Keys, batches: &[RecordBatch], every: bool) -> Result<
     }
     let all = newest.iter().all(|newest| *newest);
     Ok(Sorted { entries, newest: (!all).then(|| BooleanBuffer::from(newest)) })
+}
+
+/// Keys of whole numbers that fit into one word, side by side: as numbers that sort like the keys. `None` for all others.
+fn words(columns: &[ArrayRef]) -> Option<Vec<u64>> {
+    if columns.iter().any(|column| column.null_count() > 0) {
+        return None;
+    }
+    let mut words = vec![0; columns.first()?.len()];
+    let mut bits = 0;
+    for column in columns {
+        bits += match column.data_type() {
+            ArrowType::Int8 => append::<Int8Type>(&mut words, column)?,
+            ArrowType::Int16 => append::<Int16Type>(&mut words, column)?,
+            ArrowType::Int32 => append::<Int32Type>(&mut words, column)?,
+            ArrowType::Int64 => append::<Int64Type>(&mut words, column)?,
+            ArrowType::Date32 => append::<Date32Type>(&mut words, column)?,
+            ArrowType::Time32(TimeUnit::Millisecond) => append::<Time32MillisecondType>(&mut words, column)?,
+            ArrowType::Timestamp(TimeUnit::Millisecond, _) => append::<TimestampMillisecondType>(&mut words, column)?,
+            ArrowType::Timestamp(TimeUnit::Microsecond, _) => append::<TimestampMicrosecondType>(&mut words, column)?,
+            ArrowType::Timestamp(TimeUnit::Nanosecond, _) => append::<TimestampNanosecondType>(&mut words, column)?,
+            _ => return None,
+        };
+    }
+    (bits <= u64::BITS).then_some(words)
+}
+
+/// Puts the values of `column` behind what the words have; says of how many bits they are.
+fn append<T: ArrowPrimitiveType<Native: Into<i64>>>(words: &mut [u64], column: &ArrayRef) -> Option<u32> {
+    let bits = u32::try_from(8 * size_of::<T::Native>()).ok()?;
+    let (mask, sign) = (u64::MAX >> (u64::BITS - bits), 1 << (bits - 1));
+    for (word, value) in words.iter_mut().zip(column.as_primitive_opt::<T>()?.values()) {
+        let value: i64 = (*value).into();
+        // Negative numbers come first once the sign is turned round.
+        *word = word.checked_shl(bits).unwrap_or(0) | ((value.cast_unsigned() ^ sign) & mask);
+    }
+    Some(bits)
+}
+
+/// Sorts by words that are whole keys, one per row of each batch; says which of the sorted rows are the first of their key.
+///
+/// A stable sort keeps the order of arrival, and takes runs that are sorted as they are: it merges them.
+fn sort_words(entries: &mut [Entry], words: &[Vec<u64>]) -> Vec<bool> {
+    for entry in &mut *entries {
+        entry.word = words.get(entry.batch as usize).and_then(|words| words.get(entry.row as usize)).copied().unwrap_or(0);
+    }
+    entries.sort_by_key(|entry| entry.word);
+    let mut before = None;
+    entries.iter().map(|entry| before.replace(entry.word) != Some(entry.word)).collect()
 }
 
 /// Keys of all rows, and what is known of their order.
@@ -181,17 +234,22 @@ struct Order {
 const WORDS_MAX: usize = 6;
 
 impl Order {
+    fn of(keys: &Keys, batches: &[RecordBatch], count: usize) -> Result<Self> {
+        let rows = batches.iter().map(|batch| keys.order.rows(&keys.columns(batch.columns()))).collect::<Result<_>>()?;
+        Ok(Self { rows, longest: 0, starts: vec![false; count] })
+    }
+
     fn key(&self, entry: &Entry) -> &[u8] {
         // `Rows` panics beyond its end.
         let rows = self.rows.get(entry.batch as usize).filter(|rows| (entry.row as usize) < rows.num_rows());
         rows.map_or(&[], |rows| rows.row(entry.row as usize).data())
     }
 
-    /// By key, then by arrival.
+    /// By key, then by arrival, in which `entries` come. Says which of them are then the first of their key.
     ///
     /// Keys are compared eight bytes at a time, as numbers that stand beside the places: most pairs need no look at a key. Padding with
     /// zeros is right, for no key is the beginning of another.
-    fn sort(&mut self, entries: &mut [Entry]) {
+    fn sort(mut self, entries: &mut [Entry]) -> Vec<bool> {
         let mut shared: Option<&[u8]> = None;
         let mut longest = 0;
         for entry in &*entries {
@@ -209,6 +267,7 @@ impl Order {
         let shared = shared.map_or(0, <[u8]>::len);
         self.longest = longest;
         self.sort_from(entries, 0, shared, 0);
+        self.starts
     }
 
     /// Sorts `entries`, the ones from place `at` on, whose keys are equal up to byte `depth`.
@@ -226,9 +285,8 @@ impl Order {
                 None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)) << (8 * (8 - rest.len())).min(63),
             };
         }
-        if !entries.is_sorted_by_key(|entry| (entry.word, entry.place())) {
-            entries.sort_unstable_by_key(|entry| (entry.word, entry.place()));
-        }
+        // Stable: what is equal stays as it came, and runs that are sorted are merged rather than sorted.
+        entries.sort_by_key(|entry| entry.word);
         let mut at = at;
         for run in entries.chunk_by_mut(|one, other| one.word == other.word) {
             let count = run.len();
@@ -241,7 +299,7 @@ impl Order {
     }
 
     /// By key, by `versions`, then by arrival.
-    fn sort_versions(&mut self, entries: &mut [Entry], versions: &[Rows]) {
+    fn sort_versions(mut self, entries: &mut [Entry], versions: &[Rows]) -> Vec<bool> {
         let version = |entry: &Entry| {
             let rows = versions.get(entry.batch as usize).filter(|rows| (entry.row as usize) < rows.num_rows());
             rows.map(|rows| rows.row(entry.row as usize))
@@ -252,9 +310,66 @@ impl Order {
         });
         let new: Vec<bool> = entries.array_windows().map(|[one, other]| self.key(one) != self.key(other)).collect();
         self.mark(0, std::iter::once(true).chain(new));
+        self.starts
     }
 
     fn mark(&mut self, at: usize, new: impl Iterator<Item = bool>) {
         self.starts.iter_mut().skip(at).zip(new).for_each(|(start, new)| *start = new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Date32Array, Int16Array, Int32Array, Int64Array, StringArray};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn words_sort_like_the_whole_numbers_that_they_are_made_of(keys: Vec<(i16, i32)>, wide: Vec<i64>) {
+            let narrow: Vec<ArrayRef> = vec![
+                Arc::new(Int16Array::from_iter_values(keys.iter().map(|key| key.0))),
+                Arc::new(Date32Array::from_iter_values(keys.iter().map(|key| key.1))),
+            ];
+            let found = words(&narrow).unwrap();
+            for (one, key) in found.iter().zip(&keys) {
+                for (other, other_key) in found.iter().zip(&keys) {
+                    prop_assert_eq!(one.cmp(other), key.cmp(other_key));
+                }
+            }
+            let mut found = words(&[Arc::new(Int64Array::from(wide.clone())) as ArrayRef]).unwrap();
+            found.sort_unstable();
+            let mut wide = wide;
+            wide.sort_unstable();
+            prop_assert_eq!(words(&[Arc::new(Int64Array::from(wide)) as ArrayRef]).unwrap(), found);
+        }
+    }
+
+    #[test]
+    fn keys_that_are_no_whole_numbers_or_too_wide_are_compared_otherwise() {
+        let int = |values: Vec<Option<i32>>| Arc::new(Int32Array::from(values)) as ArrayRef;
+        let text: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
+        let long: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+        assert!(words(&[int(vec![Some(1)]), int(vec![Some(2)])]).is_some());
+        assert!(words(&[int(vec![None])]).is_none());
+        assert!(words(&[long.clone(), int(vec![Some(2)])]).is_none());
+        assert!(words(&[text]).is_none());
+        assert!(words(&[]).is_none());
+    }
+
+    #[test]
+    fn sorted_runs_are_merged_and_equal_keys_stay_in_the_order_of_arrival() {
+        let words: Vec<Vec<u64>> = vec![(0..1000).collect(), (500..1500).collect(), (0..1000).step_by(2).collect()];
+        let mut entries: Vec<Entry> = (0_u32..)
+            .zip(&words)
+            .flat_map(|(batch, words)| (0_u32..).zip(words).map(move |(row, _)| Entry { word: 0, batch, row }))
+            .collect();
+        let starts = sort_words(&mut entries, &words);
+        assert!(entries.is_sorted_by_key(|entry| (entry.word, entry.batch, entry.row)));
+        assert_eq!(starts.iter().filter(|start| **start).count(), 1500);
+        for (at, window) in entries.windows(2).enumerate() {
+            assert_eq!(starts[at + 1], window[0].word != window[1].word);
+        }
     }
 }

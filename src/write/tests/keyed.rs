@@ -279,3 +279,42 @@ async fn a_file_that_is_not_sorted_is_named_when_it_is_read() {
     assert_eq!(error.kind(), Kind::Data);
     assert!(error.chain().contains("not sorted") && error.chain().contains("bucket-0/data-"), "{}", error.chain());
 }
+
+#[test]
+fn rows_that_come_sorted_are_handed_on_without_a_copy() {
+    let schema = keyed(&[]);
+    let keys = Keys::new(&schema, &TableOptions::parse(&schema).unwrap()).unwrap();
+    let context = context(&Store::in_memory(), &Arc::new(schema.clone()), WriteOptions::default());
+    let batch = |ids: std::ops::Range<i32>| {
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(StringArray::from_iter_values(ids.clone().map(|_| "north"))),
+            Arc::new(Int32Array::from_iter_values(ids.clone())),
+            Arc::new(Int64Array::from_iter_values(ids.clone().map(i64::from))),
+            Arc::new(Int8Array::from_iter_values(ids.map(|_| 0))),
+        ];
+        RecordBatch::try_new(Arc::clone(&keys.with_kind), columns).unwrap()
+    };
+    let gathered = |batches: &[RecordBatch]| {
+        let sorted = order::sort(&keys, batches, true).unwrap();
+        super::super::keyed::gather(&keys, batches, &context.shape.arrow, 100, &sorted.entries).unwrap()
+    };
+    let values =
+        |batch: &RecordBatch| batch.columns()[batch.num_columns() - 1].as_primitive::<Int64Type>().values().inner().as_ptr();
+    // The later keys come first: two runs.
+    let batches = [batch(1000..2000), batch(0..1000)];
+    let found = gathered(&batches);
+    let expected: Vec<_> = [&batches[1], &batches[0]]
+        .iter()
+        .map(|batch| batch.column(2).as_primitive::<Int64Type>().values().inner().as_ptr())
+        .collect();
+    assert_eq!(found.iter().map(values).collect::<Vec<_>>(), expected);
+    let sequences = |batch: &RecordBatch| batch.columns()[2].as_primitive::<Int64Type>().values()[0];
+    assert_eq!(found.iter().map(sequences).collect::<Vec<_>>(), [1100, 100]);
+    // Rows that take turns are put together in one batch.
+    let every = |first: i32| {
+        let rows = batch(0..1000);
+        let places = UInt32Array::from_iter_values((0..500).map(|row| row * 2 + u32::try_from(first).unwrap()));
+        take_record_batch(&rows, &places).unwrap()
+    };
+    assert_eq!(gathered(&[every(0), every(1)]).len(), 1);
+}
