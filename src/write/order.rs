@@ -353,7 +353,7 @@ mod tests {
         let long: ArrayRef = Arc::new(Int64Array::from(vec![1]));
         assert!(words(&[int(vec![Some(1)]), int(vec![Some(2)])]).is_some());
         assert!(words(&[int(vec![None])]).is_none());
-        assert!(words(&[long.clone(), int(vec![Some(2)])]).is_none());
+        assert!(words(&[Arc::clone(&long), int(vec![Some(2)])]).is_none());
         assert!(words(&[text]).is_none());
         assert!(words(&[]).is_none());
     }
