@@ -40,10 +40,6 @@ use lakeward::storage::Store;
 use lakeward::write::{BucketTarget, BucketWriter, WriteContext, WriteOptions};
 use log::{BATCH_ROWS, BUCKET, Changes, Log};
 
-/// As in the binary: with the system's allocator rounds take longer, for page faults.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 const ROWS: i64 = 500_000;
 const TURNS: usize = 5;
 const ZSTD: Compression = Compression::Zstd(3);
