@@ -314,9 +314,9 @@ async fn targets(table: &TableInfo, lake: &LakeTable, splits: Vec<Split>) -> Res
         let bucket = BucketTarget { source: split.bucket, partition: row, bucket, total_buckets };
         targets.push(Target { split, bucket, first_sequence: 0 });
     }
-    let newest = match lake.newest_snapshot_id().await? {
-        Some(id) => lake.snapshot(id).await?,
-        None => None,
+    let newest = match lake.newest_snapshot().await? {
+        (Some(id), None) => lake.snapshot(id).await?,
+        (_, read) => read,
     };
     let Some(newest) = newest else { return Ok(targets) };
     let touched: BTreeSet<_> = targets.iter().map(|target| target.bucket.partition.clone()).collect();

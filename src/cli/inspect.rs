@@ -76,6 +76,9 @@ async fn open(place: &str, runtime: Runtime) -> Result<LakeTable> {
         Error::invalid(format!("there is no lake table in `{place}`"))
             .with_hint("name the table's folder, such as WAREHOUSE/DATABASE.db/TABLE")
     };
+    if std::path::Path::new(place.strip_prefix("file:").unwrap_or(place)).is_file() {
+        return Err(missing());
+    }
     let (url, root) = split(place).ok_or_else(missing)?;
     LakeTable::open_in(&url, &BTreeMap::new(), root, runtime).await?.ok_or_else(missing)
 }

@@ -104,9 +104,10 @@ impl Report {
 fn print(report: &Report, output: &mut Output) -> Result<(), End> {
     let files = report.files.len();
     output.data(&format!(
-        "{}: {} orphans, {}; {} files are named, {} are too young to judge",
+        "{}: {} {}, {}; {} files are named, {} are too young to judge",
         report.table,
         count(files as i128),
+        if files == 1 { "orphan" } else { "orphans" },
         size(usize::try_from(report.bytes).unwrap_or(usize::MAX)),
         count(report.named),
         count(report.young)

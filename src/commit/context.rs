@@ -89,6 +89,12 @@ impl CommitContext {
         Ok(self.lake.newest_snapshot_id().await?.unwrap_or(0))
     }
 
+    /// The same, and the snapshot where it was read on the way.
+    pub(super) async fn newest_seen(&self) -> Result<(i64, Option<Seen>)> {
+        let (id, snapshot) = self.lake.newest_snapshot().await?;
+        Ok((id.unwrap_or(0), snapshot.as_ref().map(Seen::of)))
+    }
+
     pub(super) async fn see(&self, id: i64) -> Result<Option<Seen>> {
         Ok(self.lake.snapshot(id).await?.as_ref().map(Seen::of))
     }

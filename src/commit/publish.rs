@@ -198,10 +198,10 @@ impl<'a> Round<'a> {
     /// 5a, which is 5d of the attempt before: the newest snapshot, if it may be built on, or the one that is ours already.
     async fn look(&mut self) -> Result<Found> {
         let context = self.context;
-        let newest = context.newest().await?;
-        let mut facts =
-            Facts { base: self.base, round: self.work.round, newest, snapshots: BTreeMap::new(), options: context.options };
-        let mut parent = None;
+        let (newest, mut parent) = context.lake.newest_snapshot().await?;
+        let newest = newest.unwrap_or(0);
+        let snapshots = parent.as_ref().map(|parent| (newest, Some(Seen::of(parent)))).into_iter().collect();
+        let mut facts = Facts { base: self.base, round: self.work.round, newest, snapshots, options: context.options };
         let step = loop {
             match look(&facts) {
                 Look::Read(id) => {
@@ -447,7 +447,8 @@ impl<'a> Round<'a> {
     /// Snapshot N once more, after it was recorded.
     async fn look_after(&self, id: i64) -> Result<Option<Fault>> {
         let seen = self.context.see(id).await?;
-        let newest = self.context.newest().await?;
+        // What is there needs no other: the newest id tells only why it is gone.
+        let newest = if seen.is_some() { id } else { self.context.newest().await? };
         Ok(after_record(seen.as_ref(), id, newest, self.work))
     }
 

@@ -18,7 +18,7 @@ use crate::model::{RoundId, SnapshotId};
 /// `Data` and `Unsupported` hold the table and name snapshot, path, both values and the ways out; `Stale` when the table is
 /// gone, another one, or never stands still; `Unavailable`; `Invalid` when the coordinator answers something else.
 pub async fn recover(context: &CommitContext) -> Result<Base> {
-    let born_ms = context.lake.schema_zero().await?.time_ms;
+    let born_ms = context.lake.born_ms()?;
     let (step, facts) = decided(context).await?;
     let published: BTreeSet<RoundId> = facts.snapshots.values().flatten().filter_map(Seen::round).collect();
     let base = |found: Option<Found>, floor: i64, recovered: Option<SnapshotId>| {
@@ -70,18 +70,18 @@ async fn decided(context: &CommitContext) -> Result<(Step, Facts)> {
     let mut pauses = context.backoff();
     loop {
         // K first: what is committed between the two reads is then met by the walk.
-        let early = if context.options.holds(Rule::KnownFirst) { None } else { Some(context.newest().await?) };
+        let early = if context.options.holds(Rule::KnownFirst) { None } else { Some(context.newest_seen().await?) };
         let ledger = context.known().await?;
-        let newest = match early {
-            Some(newest) => newest,
-            None => context.newest().await?,
+        let (newest, seen) = match early {
+            Some(early) => early,
+            None => context.newest_seen().await?,
         };
         let mut facts = Facts {
             table: context.table.id,
             log_table: !context.table.has_primary_key(),
             ledger,
             newest,
-            snapshots: BTreeMap::new(),
+            snapshots: seen.map(|seen| (newest, Some(seen))).into_iter().collect(),
             files: BTreeMap::new(),
             options: context.options,
         };

@@ -2,7 +2,7 @@
 //!
 //! The queue is first in, first out, and gives one table per call (F1.3). A *sweep* asks again and again until it has nothing for
 //! us: it gives none, or only tables that this sweep has had and given back. A sweep begins when a table is finished, at
-//! the moment when one that we know is due, and else one `poll` after the last.
+//! the moment when one that we know is due (if a poll is much beside its freshness), and else one `poll` after the last.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

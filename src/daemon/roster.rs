@@ -17,6 +17,10 @@ const MISSED_FIRST: Duration = Duration::from_secs(60);
 /// ... and then this often; so is one that we don't want anyway.
 const MISSED_NEXT: Duration = Duration::from_secs(600);
 
+/// Of a freshness of so many polls, a poll is too little to ask for the table at the very moment when it is due: hundreds of tables
+/// would cost the coordinator a call each, and more where its timer is late.
+const POLLS_SOON: u32 = 60;
+
 /// One table.
 #[derive(Debug, Default)]
 struct Known {
@@ -67,13 +71,14 @@ pub(super) enum Why {
 #[derive(Debug)]
 pub(super) struct Roster {
     filter: TableFilter,
+    poll: Duration,
     rest: Duration,
     tables: BTreeMap<TableId, Known>,
 }
 
 impl Roster {
     pub(super) fn new(filter: TableFilter, poll: Duration) -> Self {
-        Self { filter, rest: poll.min(REST_MAX), tables: BTreeMap::new() }
+        Self { filter, poll, rest: poll.min(REST_MAX), tables: BTreeMap::new() }
     }
 
     /// A table is handed out.
@@ -193,9 +198,11 @@ impl Roster {
         Some(self.tables.get(&id)?.hold?.next_look)
     }
 
-    /// When known tables are due.
+    /// When known tables are due that are worth a look at the queue of their own.
     pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
-        self.tables.values().filter_map(|known| known.due)
+        let patient = self.poll.saturating_mul(POLLS_SOON);
+        let urgent = move |known: &&Known| known.freshness.is_none_or(|freshness| freshness < patient);
+        self.tables.values().filter(urgent).filter_map(|known| known.due)
     }
 
     /// The table is gone.
@@ -233,6 +240,16 @@ mod tests {
         assert_eq!(claimed(&mut roster, now + FRESHNESS), Verdict::Run);
         for report in [Report::Failed, Report::ForceFinished] {
             assert_eq!(roster.reported(T, report, now), Some(now));
+        }
+    }
+
+    #[test]
+    fn a_freshness_of_many_polls_is_left_to_the_polls() {
+        let (mut roster, now) = roster();
+        for (polls, asks) in [(59, 1), (60, 0)] {
+            roster.set_freshness(T, Duration::from_secs(polls));
+            assert_eq!(roster.reported(T, Report::Finished, now), Some(now + Duration::from_secs(polls)), "the board knows it");
+            assert_eq!(roster.due().count(), asks, "{polls} polls");
         }
     }
 

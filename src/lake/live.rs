@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::stage::Hands;
 use super::{LakeTable, READS_MAX};
 use crate::error::{Error, Result};
 use crate::model::{DataType, Datum};
@@ -40,6 +42,14 @@ pub(super) struct Cached {
     partitions: Arc<BTreeMap<BinaryRow, LivePartition>>,
 }
 
+/// The manifests of a snapshot, by the names of its lists, which are never used again.
+#[derive(Debug)]
+pub(super) struct CachedLists {
+    base: String,
+    delta: String,
+    manifests: Vec<ManifestFile>,
+}
+
 /// A partition filter with the values that manifests are pruned by.
 struct Pruning {
     types: Vec<DataType>,
@@ -58,8 +68,7 @@ impl LakeTable {
     /// # Errors
     /// `Unavailable`; `Data` when it is missing or wrong.
     pub async fn read_manifest_list(&self, name: &str) -> Result<Vec<ManifestFile>> {
-        let place = path::manifest(name);
-        let bytes = self.store.get_existing(&self.object(&place)).await?;
+        let (place, bytes) = self.manifest_bytes(name).await?;
         self.runtime.encoders.run(move || decode_list(&bytes)).await?.map_err(|error| self.at(error, &place))
     }
 
@@ -68,9 +77,12 @@ impl LakeTable {
     /// # Errors
     /// `Unavailable`; `Data` when it is missing or wrong.
     pub async fn read_manifest(&self, name: &str) -> Result<Vec<ManifestEntry>> {
-        let place = path::manifest(name);
-        let bytes = self.store.get_existing(&self.object(&place)).await?;
-        self.runtime.encoders.run(move || decode_entries(&bytes)).await?.map_err(|error| self.at(error, &place))
+        self.decode_manifest(&self.hands(), name).await
+    }
+
+    pub(super) async fn decode_manifest(&self, hands: &Hands, name: &str) -> Result<Vec<ManifestEntry>> {
+        let (place, bytes) = self.manifest_bytes(name).await?;
+        hands.run(move || decode_entries(&bytes)).await?.map_err(|error| self.at(error, &place))
     }
 
     /// Names of the index files that an index manifest lists.
@@ -78,33 +90,58 @@ impl LakeTable {
     /// # Errors
     /// `Unavailable`; `Data` when it is missing or wrong.
     pub async fn index_files(&self, name: &str) -> Result<Vec<String>> {
-        let place = path::manifest(name);
-        let bytes = self.store.get_existing(&self.object(&place)).await?;
+        let (place, bytes) = self.manifest_bytes(name).await?;
         decode_index_names(&bytes).map_err(|error| self.at(error, &place))
     }
 
-    /// All manifests of a snapshot: base list, then delta list.
+    /// A manifest, list or index manifest, and its place. A name is what a stored object says, so it is looked at first.
+    async fn manifest_bytes(&self, name: &str) -> Result<(String, Bytes)> {
+        if name.is_empty() || name == "." || name == ".." || name.contains('/') {
+            return Err(Error::data(format!(
+                "a snapshot of `{}` names a manifest `{name}`, which is no file name",
+                self.location()
+            ))
+            .with_hint("something else than Paimon or Lakeward has written it: put the snapshot back as it was"));
+        }
+        let place = path::manifest(name);
+        let bytes = self.store.get_existing(&self.object(&place)).await?;
+        Ok((place, bytes))
+    }
+
+    /// All manifests of a snapshot: base list, then delta list. The last answer is kept: a round needs it to plan and to commit.
     ///
     /// # Errors
     /// As [`LakeTable::read_manifest_list`].
     pub async fn manifests(&self, snapshot: &Snapshot) -> Result<Vec<ManifestFile>> {
-        let (base, delta) = futures::try_join!(
-            self.read_manifest_list(&snapshot.base_manifest_list),
-            self.read_manifest_list(&snapshot.delta_manifest_list)
-        )?;
-        Ok(base.into_iter().chain(delta).collect())
+        let (base, delta) = (&snapshot.base_manifest_list, &snapshot.delta_manifest_list);
+        {
+            let cached = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(cached) = cached.as_ref().filter(|cached| (&cached.base, &cached.delta) == (base, delta)) {
+                return Ok(cached.manifests.clone());
+            }
+        }
+        let (of_base, of_delta) = futures::try_join!(self.read_manifest_list(base), self.read_manifest_list(delta))?;
+        let manifests: Vec<ManifestFile> = of_base.into_iter().chain(of_delta).collect();
+        let kept = CachedLists { base: base.clone(), delta: delta.clone(), manifests: manifests.clone() };
+        *self.lists.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+        Ok(manifests)
     }
 
     /// Reads manifests, several at once, and calls `each` with the entries of one after the other, in order.
     ///
     /// # Errors
     /// As [`LakeTable::read_manifest`]; those of `each`.
-    pub async fn for_each_manifest(
+    pub async fn for_each_manifest(&self, names: Vec<String>, each: impl FnMut(Vec<ManifestEntry>) -> Result<()>) -> Result<()> {
+        self.decode_manifests(&self.hands(), names, each).await
+    }
+
+    pub(super) async fn decode_manifests(
         &self,
+        hands: &Hands,
         names: Vec<String>,
         mut each: impl FnMut(Vec<ManifestEntry>) -> Result<()>,
     ) -> Result<()> {
-        let mut reads = stream::iter(names).map(|name| async move { self.read_manifest(&name).await }).buffered(READS_MAX);
+        let mut reads = stream::iter(names).map(|name| async move { self.decode_manifest(hands, &name).await }).buffered(READS_MAX);
         while let Some(entries) = reads.try_next().await? {
             each(entries)?;
         }
@@ -129,7 +166,7 @@ impl LakeTable {
 
     /// What the live files say, partition by partition, from one pass over the manifests; the last answer is kept.
     ///
-    /// Partitions without live files are absent.
+    /// Partitions without live files are absent; some that were not asked for may be there.
     ///
     /// # Errors
     /// As [`LakeTable::live_entries`].
@@ -143,7 +180,7 @@ impl LakeTable {
             if let Some(cached) = cached.as_ref().filter(|cached| {
                 cached.snapshot == snapshot.id
                     && cached.delta_list == snapshot.delta_manifest_list
-                    && (cached.filter.is_none() || cached.filter.as_ref() == filter)
+                    && cached.filter.as_ref().is_none_or(|known| filter.is_some_and(|filter| filter.is_subset(known)))
             }) {
                 return Ok(Arc::clone(&cached.partitions));
             }

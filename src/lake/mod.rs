@@ -42,8 +42,11 @@ pub struct LakeTable {
     root: String,
     runtime: Runtime,
     schema: Arc<TableSchema>,
+    /// Creation time of schema 0, if that was there.
+    born_ms: Option<i64>,
     names: Arc<Names>,
     live: Arc<Mutex<Option<live::Cached>>>,
+    lists: Arc<Mutex<Option<live::CachedLists>>>,
 }
 
 /// Names of manifests and lists: one uuid per opened table, one counter (P1.2).
@@ -80,6 +83,9 @@ struct ConsumerJson {
     next_snapshot: i64,
 }
 
+const WRONG_SNAPSHOT: &str = "put the file back as it was; or roll the lake table back to the snapshot below it (Paimon's procedure \
+                              `rollback_to`), then state that with `lakeward repair accept-base DB.TABLE`";
+
 impl LakeTable {
     /// Opens the table in folder `root` (e.g. `demo.db/orders`) of `store`; `None` when there is no schema file.
     ///
@@ -87,10 +93,21 @@ impl LakeTable {
     /// `Unavailable`; `Data` and `Unsupported` as [`TableSchema::from_json`], the file named.
     pub async fn open(store: Store, root: impl Into<String>, runtime: Runtime) -> Result<Option<Self>> {
         let root = root.into();
-        let Some(newest) = newest_schema(&store, &root).await? else { return Ok(None) };
-        let schema = read_schema(&store, &root, newest).await?;
-        let names = Names { uuid: runtime.rng.uuid(), next: AtomicU64::new(0) };
-        Ok(Some(Self { store, root, runtime, schema: Arc::new(schema), names: Arc::new(names), live: Arc::new(Mutex::new(None)) }))
+        // Most tables have no other, and what tells a table that was made again has to be read anyway.
+        let zero = find_schema(&store, &root, 0).await?;
+        let newest = match &zero {
+            Some(_) => Some(newest_schema_above(&store, &root).await?),
+            None => max_id(&store, &root, path::SCHEMAS, "schema-").await?,
+        };
+        let Some(newest) = newest else { return Ok(None) };
+        let born_ms = zero.as_ref().map(|schema| schema.time_ms);
+        let schema = match zero {
+            Some(zero) if newest == 0 => zero,
+            _ => read_schema(&store, &root, newest).await?,
+        };
+        let names = Arc::new(Names { uuid: runtime.rng.uuid(), next: AtomicU64::new(0) });
+        let (schema, live, lists) = (Arc::new(schema), Arc::default(), Arc::default());
+        Ok(Some(Self { store, root, runtime, schema, born_ms, names, live, lists }))
     }
 
     /// Opens the table in folder `root` of the warehouse at `url`; `None` when there is none. Nothing is made.
@@ -166,7 +183,15 @@ impl LakeTable {
         Ok(Arc::new(read_schema(&self.store, &self.root, id).await?))
     }
 
-    /// Reads schema 0 from the store: its creation time tells a table that was dropped and made again.
+    /// Creation time of schema 0, epoch milliseconds, when the table was opened: another one = the table was dropped and made again.
+    ///
+    /// # Errors
+    /// `Data` when schema 0 was missing.
+    pub fn born_ms(&self) -> Result<i64> {
+        self.born_ms.ok_or_else(|| Error::data(format!("`{}` is missing", self.store.name(&self.object(&path::schema(0))))))
+    }
+
+    /// Reads schema 0 from the store, as it is now.
     ///
     /// # Errors
     /// As [`LakeTable::load_schema`].
@@ -197,17 +222,39 @@ impl LakeTable {
     ///
     /// Source: P1.3. Other than Java's, a hint that names no snapshot does no harm.
     pub async fn newest_snapshot_id(&self) -> Result<Option<i64>> {
+        Ok(self.find_newest(false).await?.0)
+    }
+
+    /// Id of the newest snapshot now, and the snapshot where it was read on the way: one request fewer than one after the other.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Data` when that snapshot is wrong.
+    pub async fn newest_snapshot(&self) -> Result<(Option<i64>, Option<Snapshot>)> {
+        match self.find_newest(true).await? {
+            (Some(id), Some(bytes)) => Ok((Some(id), Some(self.parse_snapshot(id, &bytes)?))),
+            (id, _) => Ok((id, None)),
+        }
+    }
+
+    /// The newest id; if `read`, with the snapshot's bytes, unless it was found in a list.
+    async fn find_newest(&self, read: bool) -> Result<(Option<i64>, Option<Bytes>)> {
         if let Some(hint) = self.latest_hint().await? {
             for id in hint..hint.saturating_add(PROBES_MAX) {
-                let (this, next) = (path::snapshot(id), path::snapshot(id + 1));
-                match futures::try_join!(self.exists(&this), self.exists(&next))? {
+                let next = path::snapshot(id + 1);
+                match futures::try_join!(self.look(id, read), self.exists(&next))? {
                     (_, true) => {}
-                    (true, false) => return Ok(Some(id)),
-                    (false, false) => break,
+                    (Some(found), false) => return Ok((Some(id), Some(found).filter(|_| read))),
+                    (None, false) => break,
                 }
             }
         }
-        max_id(&self.store, &self.root, path::SNAPSHOTS, "snapshot-").await
+        Ok((max_id(&self.store, &self.root, path::SNAPSHOTS, "snapshot-").await?, None))
+    }
+
+    /// `None` where the snapshot is not there; nothing of it unless it is to be `read`.
+    async fn look(&self, id: i64, read: bool) -> Result<Option<Bytes>> {
+        let place = path::snapshot(id);
+        if read { self.store.get(&self.object(&place)).await } else { Ok(self.exists(&place).await?.then(Bytes::new)) }
     }
 
     async fn latest_hint(&self) -> Result<Option<i64>> {
@@ -228,13 +275,18 @@ impl LakeTable {
     /// # Errors
     /// `Unavailable`; `Data` when it is wrong.
     pub async fn snapshot(&self, id: i64) -> Result<Option<Snapshot>> {
+        let bytes = self.store.get(&self.object(&path::snapshot(id))).await?;
+        bytes.map(|bytes| self.parse_snapshot(id, &bytes)).transpose()
+    }
+
+    fn parse_snapshot(&self, id: i64, bytes: &[u8]) -> Result<Snapshot> {
         let place = path::snapshot(id);
-        let Some(bytes) = self.store.get(&self.object(&place)).await? else { return Ok(None) };
-        let snapshot = Snapshot::from_json(text(&bytes)?).map_err(|error| self.at(error, &place))?;
+        let wrong = |error: Error| self.at(error, &place).with_hint(WRONG_SNAPSHOT);
+        let snapshot = text(bytes).and_then(Snapshot::from_json).map_err(wrong)?;
         if snapshot.id != id {
-            return Err(self.at(Error::data(format!("snapshot file says id `{}`", snapshot.id)), &place));
+            return Err(wrong(Error::data(format!("snapshot file says id `{}`", snapshot.id))));
         }
-        Ok(Some(snapshot))
+        Ok(snapshot)
     }
 
     fn at(&self, error: Error, path: &str) -> Error {
@@ -303,10 +355,15 @@ fn text(bytes: &[u8]) -> Result<&str> {
 }
 
 async fn read_schema(store: &Store, root: &str, id: i64) -> Result<TableSchema> {
+    let found = find_schema(store, root, id).await?;
+    found.ok_or_else(|| Error::data(format!("`{}` is missing", store.name(&format!("{root}/{}", path::schema(id))))))
+}
+
+async fn find_schema(store: &Store, root: &str, id: i64) -> Result<Option<TableSchema>> {
     let place = format!("{root}/{}", path::schema(id));
-    let bytes = store.get_existing(&place).await?;
+    let Some(bytes) = store.get(&place).await? else { return Ok(None) };
     let schema = text(&bytes).and_then(TableSchema::from_json);
-    schema.map_err(|error| error.context(format!("read `{}`", store.name(&place))))
+    schema.map(Some).map_err(|error| error.context(format!("read `{}`", store.name(&place))))
 }
 
 async fn ids(store: &Store, root: &str, folder: &str, prefix: &str) -> Result<Vec<i64>> {
@@ -320,10 +377,16 @@ async fn ids(store: &Store, root: &str, folder: &str, prefix: &str) -> Result<Ve
 /// Id of the newest schema; `None` where there is none. Schema files are numbered without a gap and never removed, so they are asked for
 /// by name: a list costs more, and needs a right of its own on object stores.
 async fn newest_schema(store: &Store, root: &str) -> Result<Option<i64>> {
-    let exists = async |id: i64| Ok::<_, Error>(store.size(&format!("{root}/{}", path::schema(id))).await?.is_some());
-    if !exists(0).await? {
-        return max_id(store, root, path::SCHEMAS, "schema-").await;
+    if store.size(&format!("{root}/{}", path::schema(0))).await?.is_some() {
+        newest_schema_above(store, root).await.map(Some)
+    } else {
+        max_id(store, root, path::SCHEMAS, "schema-").await
     }
+}
+
+/// Id of the newest schema of a table that has schema 0.
+async fn newest_schema_above(store: &Store, root: &str) -> Result<i64> {
+    let exists = async |id: i64| Ok::<_, Error>(store.size(&format!("{root}/{}", path::schema(id))).await?.is_some());
     let (mut there, mut step) = (0_i64, 1_i64);
     while exists(there + step).await? {
         (there, step) = (there + step, (step * 2).min(ID_MAX - there));
@@ -334,7 +397,7 @@ async fn newest_schema(store: &Store, root: &str) -> Result<Option<i64>> {
         let middle = there + (absent - there) / 2;
         if exists(middle).await? { there = middle } else { absent = middle }
     }
-    Ok(Some(there))
+    Ok(there)
 }
 
 async fn max_id(store: &Store, root: &str, folder: &str, prefix: &str) -> Result<Option<i64>> {

@@ -12,6 +12,7 @@ use crate::model::{DataType, Datum};
 use crate::paimon::manifest::{encode_list, encode_rolling};
 use crate::paimon::merge::{FileIdentity, Merge, live_runs, merge_entries, plan};
 use crate::paimon::{EntryKind, ManifestEntry, ManifestFile, Snapshot, TableOptions, path};
+use crate::runtime::{Aside, Encoders};
 
 /// Manifests that are written at once.
 const WRITES_MAX: usize = 4;
@@ -80,11 +81,22 @@ impl LakeTable {
         }
         let (rows, changelog_rows) = (rows_of(&entries), rows_of(&changelog));
         let options = TableOptions::parse(&self.schema)?;
-        let manifests = self.write_manifests(entries, &options).await?;
-        Ok(Delta { manifests, rows, changelog: self.write_manifests(changelog, &options).await?, changelog_rows })
+        let hands = self.hands();
+        let manifests = self.write_manifests(&hands, entries, &options).await?;
+        Ok(Delta { manifests, rows, changelog: self.write_manifests(&hands, changelog, &options).await?, changelog_rows })
     }
 
-    async fn write_manifests(&self, entries: Vec<ManifestEntry>, options: &TableOptions) -> Result<Vec<ManifestFile>> {
+    /// Hands for what a commit waits for.
+    pub(super) fn hands(&self) -> Hands {
+        Hands::Encoders(self.runtime.encoders.clone())
+    }
+
+    async fn write_manifests(
+        &self,
+        hands: &Hands,
+        entries: Vec<ManifestEntry>,
+        options: &TableOptions,
+    ) -> Result<Vec<ManifestFile>> {
         let types = self.schema.partition_types()?;
         let (target, compression) = (options.manifest_target_bytes, options.manifest_compression);
         let (names, rng) = (std::sync::Arc::clone(&self.names), self.runtime.rng.clone());
@@ -101,7 +113,7 @@ impl LakeTable {
             self.store.put(&self.object(&path::manifest(&manifest.file_name)), bytes).await?;
             Ok(manifest)
         };
-        stream::iter(self.runtime.encoders.run(encode).await??).map(write).buffered(WRITES_MAX).try_collect().await
+        stream::iter(hands.run(encode).await??).map(write).buffered(WRITES_MAX).try_collect().await
     }
 
     async fn write_list(&self, name: String, manifests: Vec<ManifestFile>, options: &TableOptions) -> Result<Listed> {
@@ -145,9 +157,18 @@ impl LakeTable {
     }
 
     /// The manifests after merging, and the names of those that it made.
+    ///
+    /// Merging reads and writes what a table has gathered over months, so it is done aside: no other table's encoding waits for it, and no
+    /// other table's commit either. Where another table merges now, this one does without until its next commit.
     async fn merge(&self, manifests: Vec<ManifestFile>, options: &TableOptions) -> Result<(Vec<ManifestFile>, Vec<String>)> {
+        let planned = plan(&manifests, options);
+        if matches!(&planned, Merge::Minor(groups) if groups.is_empty()) {
+            return Ok((manifests, Vec::new()));
+        }
+        let Some(aside) = self.runtime.encoders.aside() else { return Ok((manifests, Vec::new())) };
+        let hands = Hands::Aside(aside);
         let (mut after, mut made) = (Vec::new(), Vec::new());
-        match plan(&manifests, options) {
+        match planned {
             Merge::Minor(groups) => {
                 let mut rest = manifests.into_iter();
                 let mut position = 0;
@@ -155,12 +176,13 @@ impl LakeTable {
                     after.extend(rest.by_ref().take(group.start - position));
                     let names = rest.by_ref().take(group.len()).map(|manifest| manifest.file_name).collect();
                     let mut entries = Vec::new();
-                    self.for_each_manifest(names, |found| {
+                    self.decode_manifests(&hands, names, |found| {
                         entries.extend(found);
                         Ok(())
                     })
                     .await?;
-                    let written = self.write_manifests(merge_entries(entries), options).await?;
+                    let entries = hands.run(move || merge_entries(entries)).await?;
+                    let written = self.write_manifests(&hands, entries, options).await?;
                     made.extend(written.iter().map(|manifest| manifest.file_name.clone()));
                     after.extend(written);
                     position = group.end;
@@ -168,12 +190,12 @@ impl LakeTable {
                 after.extend(rest);
             }
             Merge::Full(marked) => {
-                let runs = self.full_runs(&manifests, &marked).await?;
+                let runs = self.full_runs(&hands, &manifests, &marked).await?;
                 for run in runs {
                     match run {
                         Run::Kept(manifest) => after.push(manifest),
                         Run::Rewritten(entries) => {
-                            let written = self.write_manifests(entries, options).await?;
+                            let written = self.write_manifests(&hands, entries, options).await?;
                             made.extend(written.iter().map(|manifest| manifest.file_name.clone()));
                             after.extend(written);
                         }
@@ -185,13 +207,13 @@ impl LakeTable {
     }
 
     /// Reads the marked manifests, finds all that is removed, and tells what stands where afterwards.
-    async fn full_runs(&self, manifests: &[ManifestFile], marked: &[bool]) -> Result<Vec<Run>> {
+    async fn full_runs(&self, hands: &Hands, manifests: &[ManifestFile], marked: &[bool]) -> Result<Vec<Run>> {
         let types = self.schema.partition_types()?;
         let marked = manifests.iter().zip(marked).filter(|(_, marked)| **marked);
         let names: Vec<String> = marked.map(|(manifest, _)| manifest.file_name.clone()).collect();
         let mut read: BTreeMap<String, Vec<ManifestEntry>> = BTreeMap::new();
         let mut order = names.clone().into_iter();
-        self.for_each_manifest(names, |entries| {
+        self.decode_manifests(hands, names, |entries| {
             if let Some(name) = order.next() {
                 read.insert(name, entries);
             }
@@ -206,7 +228,7 @@ impl LakeTable {
         for manifest in manifests {
             let entries = match read.remove(&manifest.file_name) {
                 Some(entries) => Some(entries),
-                None => self.untouched(manifest, &touched, &types, &removed).await?,
+                None => self.untouched(hands, manifest, &touched, &types, &removed).await?,
             };
             match (entries, runs.last_mut()) {
                 (None, _) => runs.push(Run::Kept(manifest.clone())),
@@ -218,7 +240,8 @@ impl LakeTable {
             Run::Rewritten(entries) => Some(std::mem::take(entries)),
             Run::Kept(_) => None,
         });
-        let mut live = live_runs(rewritten.collect()).into_iter();
+        let rewritten: Vec<Vec<ManifestEntry>> = rewritten.collect();
+        let mut live = hands.run(move || live_runs(rewritten)).await?.into_iter();
         for run in &mut runs {
             if let Run::Rewritten(entries) = run {
                 *entries = live.next().unwrap_or_default();
@@ -230,6 +253,7 @@ impl LakeTable {
     /// `None` when nothing of an unmarked manifest is removed, else its entries.
     async fn untouched(
         &self,
+        hands: &Hands,
         manifest: &ManifestFile,
         touched: &[Vec<Option<Datum>>],
         types: &[DataType],
@@ -238,7 +262,7 @@ impl LakeTable {
         if !touched.iter().any(|partition| manifest.may_hold(partition, types)) {
             return Ok(None);
         }
-        let entries = self.read_manifest(&manifest.file_name).await?;
+        let entries = self.decode_manifest(hands, &manifest.file_name).await?;
         let hit = entries.iter().any(|entry| removed.contains(&FileIdentity::of(entry)));
         Ok(hit.then_some(entries))
     }
@@ -273,6 +297,23 @@ fn rows_of(entries: &[ManifestEntry]) -> i64 {
         EntryKind::Add => rows.saturating_add(entry.file.row_count),
         EntryKind::Delete => rows.saturating_sub(entry.file.row_count),
     })
+}
+
+/// Who decodes, merges and encodes.
+pub(super) enum Hands {
+    /// All that do so.
+    Encoders(Encoders),
+    /// One of its own.
+    Aside(Aside),
+}
+
+impl Hands {
+    pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        match self {
+            Self::Encoders(encoders) => encoders.run(work).await,
+            Self::Aside(aside) => aside.run(work).await,
+        }
+    }
 }
 
 /// What stands at a place of the base list after a full merge.

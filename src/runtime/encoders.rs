@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::{Error, Result};
 
@@ -13,13 +13,41 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Encoders {
     sender: Option<mpsc::SyncSender<Job>>,
     threads: usize,
+    aside: Arc<Semaphore>,
+}
+
+/// The room for one long piece of work that others don't wait for; see [`Encoders::aside`].
+#[derive(Debug)]
+pub struct Aside {
+    inline: bool,
+    turn: tokio::sync::Mutex<()>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Aside {
+    /// Runs `work` on a thread that no encoder is: one after the other, whoever asks.
+    ///
+    /// # Errors
+    /// `Internal` when `work` panicked.
+    pub async fn run<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let _turn = self.turn.lock().await;
+        if self.inline {
+            return Ok(work());
+        }
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|source| Error::internal("long work beside the encoders ended").with_source(source))
+    }
 }
 
 impl Encoders {
     /// Work runs on the caller's thread: for simulations.
     #[must_use]
-    pub const fn inline() -> Self {
-        Self { sender: None, threads: 1 }
+    pub fn inline() -> Self {
+        Self { sender: None, threads: 1, aside: Arc::new(Semaphore::new(1)) }
     }
 
     /// `threads` threads (at least one).
@@ -44,7 +72,15 @@ impl Encoders {
                 })
                 .map_err(|source| Error::internal("start encoder thread").with_source(source))?;
         }
-        Ok(Self { sender: Some(sender), threads })
+        Ok(Self { sender: Some(sender), threads, aside: Arc::new(Semaphore::new(1)) })
+    }
+
+    /// Room for long work that can as well be done another time: one piece in the process, beside the encoders, so that nobody who has
+    /// to encode or decode waits for it; `None` while there is one.
+    #[must_use]
+    pub fn aside(&self) -> Option<Aside> {
+        let room = Arc::clone(&self.aside).try_acquire_owned().ok()?;
+        Some(Aside { inline: self.sender.is_none(), turn: tokio::sync::Mutex::default(), _room: room })
     }
 
     /// Number of threads.
@@ -107,5 +143,28 @@ mod tests {
         assert_eq!(error.kind(), Kind::Internal);
         assert!(error.to_string().contains("boom"));
         assert_eq!(encoders.run(|| 7).await.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn there_is_room_for_one_long_piece_of_work_that_no_encoder_waits_for() {
+        for encoders in [Encoders::inline(), Encoders::threads(1).unwrap()] {
+            let aside = encoders.aside().unwrap();
+            assert!(encoders.clone().aside().is_none(), "clones share it");
+            assert_eq!(aside.run(|| 7).await.unwrap(), 7);
+            drop(aside);
+            assert!(encoders.aside().is_some());
+        }
+        let encoders = Encoders::threads(1).unwrap();
+        let aside = encoders.aside().unwrap();
+        let (release, wait) = mpsc::channel::<()>();
+        let long = aside.run(move || wait.recv().is_ok());
+        let ((), long) = tokio::join!(
+            async {
+                assert_eq!(encoders.run(|| 7).await.unwrap(), 7);
+                release.send(()).unwrap();
+            },
+            long
+        );
+        assert!(long.unwrap());
     }
 }

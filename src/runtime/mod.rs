@@ -16,7 +16,7 @@ mod stores;
 pub use backoff::{Backoff, BackoffOptions};
 pub use budget::{Budget, Permit};
 pub use clock::{Clock, Moment};
-pub use encoders::Encoders;
+pub use encoders::{Aside, Encoders};
 pub use fail::{FailAction, FailPoints, POINTS};
 pub use feed::feed;
 pub use machine::{memory_default, threads_default};

@@ -141,7 +141,13 @@ impl TableScan for ClusterSource {
     }
 
     async fn partitions(&self, table: &TableInfo) -> Result<Vec<Partition>> {
-        self.cluster.partitions(&table.path).await
+        let partitions = self.cluster.partitions(&table.path).await?;
+        // Leaders of hundreds of partitions come in one answer; each asked for alone is a call more before its ListOffsets. What fails
+        // here is asked for again there.
+        let first = |partition: &Partition| TableBucket { table: table.id, partition: Some(partition.id), bucket: BucketId(0) };
+        let buckets: Vec<TableBucket> = partitions.iter().map(first).collect();
+        drop(self.cluster.locate(&table.path, &buckets).await);
+        Ok(partitions)
     }
 
     async fn end_offsets(

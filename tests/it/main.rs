@@ -13,6 +13,8 @@ mod cli;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod cost;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod kill;

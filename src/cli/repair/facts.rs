@@ -102,7 +102,12 @@ pub(super) async fn offsets_of(patient: &Patient, id: i64) -> Result<LakeOffsets
 
 /// The offsets in a file.
 pub(super) fn offsets_in_file(file: &Path, table: &TableInfo) -> Result<LakeOffsets> {
-    let wrong = |error: Error| error.context(format!("read `{}`", file.display()));
+    // What an operator has typed is no fault of a stored object.
+    let wrong = |error: Error| {
+        Error::invalid(format!("`{}` is no offsets file", file.display())).with_source(error).with_hint(
+            "it has the form of Fluss's own offsets files, and of the property `lakeward.offsets` of a snapshot (`lakeward inspect`)",
+        )
+    };
     let text =
         std::fs::read_to_string(file).map_err(|source| Error::invalid(format!("read `{}`", file.display())).with_source(source))?;
     let OffsetsFile { table: told, offsets } = OffsetsFile::from_json(&text).map_err(wrong)?;

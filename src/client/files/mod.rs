@@ -215,10 +215,15 @@ impl Columns {
     fn unknown(name: &str, fields: &[Field]) -> String {
         let last = name.rsplit('.').next().unwrap_or_default().to_lowercase();
         let likeness = |field: &&Field| normalized_damerau_levenshtein(&last, &field.name.to_lowercase());
+        // What tells what rows do is a column of the file alone.
+        let (own, told): (Vec<&Field>, Vec<&Field>) = fields.iter().partition(|field| field.id >= 0);
         let nearest =
-            fields.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other))).filter(|field| likeness(field) > 0.4);
+            own.into_iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other))).filter(|field| likeness(field) > 0.4);
         let meant = nearest.map_or_else(String::new, |field| format!("; the nearest is `{}`", field.name));
-        format!("the table has no column `{}`{meant}", values::shown(name))
+        let told = told.first().map_or_else(String::new, |told| {
+            format!(", and what rows do is told by column `{}` (`--op-column`, `--delete-column`)", told.name)
+        });
+        format!("the table has no column `{}`{told}{meant}", values::shown(name))
     }
 
     /// Refuses that a file leaves out a column which has to have values.

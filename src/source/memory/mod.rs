@@ -449,8 +449,14 @@ impl Table {
         found.map(Some).ok_or_else(|| Error::invalid(format!("partition {spec:?} does not exist")).with_code(36))
     }
 
+    /// The logs of one partition, by bucket.
+    fn logs_of(&self, partition: Option<PartitionId>) -> impl Iterator<Item = &Log> {
+        let key = |bucket| BucketKey { partition, bucket: BucketId(bucket) };
+        self.logs.range(key(i32::MIN)..=key(i32::MAX)).map(|(_, log)| log)
+    }
+
     fn actual_count(&self, partition: Option<PartitionId>) -> i32 {
-        i32::try_from(self.logs.keys().filter(|key| key.partition == partition).count()).unwrap_or(i32::MAX)
+        i32::try_from(self.logs_of(partition).count()).unwrap_or(i32::MAX)
     }
 }
 
@@ -496,8 +502,7 @@ impl State {
         if actual != layout.count {
             return Err(wrong_routing(&table.path.to_string(), layout.count, actual));
         }
-        let logs = known.logs.iter().filter(|(key, _)| key.partition == id);
-        Ok(Some(logs.map(|(_, log)| (log.start, log.end)).collect()))
+        Ok(Some(known.logs_of(id).map(|log| (log.start, log.end)).collect()))
     }
 
     fn fetch(&self, request: &FetchRequest, wanted: &FetchBucket, rng: &Rng) -> Result<FetchedBucket> {

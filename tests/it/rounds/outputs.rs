@@ -280,7 +280,7 @@ exit 0
 "#;
 
 const ORPHANS: &str = r#"$ orphans demo.orders
-demo.orders: 1 orphans, 4 B; 23 files are named, 5 are too young to judge
+demo.orders: 1 orphan, 4 B; 23 files are named, 5 are too young to judge
   TIME  4 B  day=a/bucket-0/data-nobodys-0.parquet
   dead pin consumer-lakeward-UUID
 exit 0
@@ -288,7 +288,7 @@ $ orphans demo.orders --json
 {"table":{"database":"demo","table":"orders"},"lake":"DIR/warehouse/demo.db/orders","files":[{"path":"day=a/bucket-0/data-nobodys-0.parquet","bytes":4,"modified_ms":MS}],"bytes":4,"uploads":[],"pins":["lakeward-UUID"],"named":23,"young":5,"deleted":false}
 exit 0
 $ orphans demo.orders --delete
-demo.orders: 1 orphans, 4 B; 23 files are named, 5 are too young to judge
+demo.orders: 1 orphan, 4 B; 23 files are named, 5 are too young to judge
   TIME  4 B  day=a/bucket-0/data-nobodys-0.parquet
   dead pin consumer-lakeward-UUID
   deleted
