@@ -423,6 +423,8 @@ async fn hints_may_be_stale_garbage_or_beyond_the_end() {
     for hint in ["30", "29", "20", "2", "99", "0", "-1", "x", "", "28\n", "9223372036854775807"] {
         lake.store().put(&lake.object(path::LATEST), Bytes::from(hint)).await.unwrap();
         assert_eq!(lake.newest_snapshot_id().await.unwrap(), Some(30), "{hint}");
+        let (id, snapshot) = lake.newest_snapshot().await.unwrap();
+        assert!(id == Some(30) && snapshot.is_none_or(|snapshot| snapshot.id == 30), "{hint}");
     }
     lake.store().delete(&lake.object(path::LATEST)).await.unwrap();
     assert_eq!(lake.newest_snapshot_id().await.unwrap(), Some(30));
@@ -433,6 +435,18 @@ async fn hints_may_be_stale_garbage_or_beyond_the_end() {
     }
     assert_eq!(lake.newest_snapshot_id().await.unwrap(), Some(30));
     assert_eq!(lake.snapshot_ids().await.unwrap(), (10..=30).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_name_that_leads_elsewhere_is_a_fault_of_the_snapshot() {
+    let lake = table(&[]).await;
+    let snapshot = commit(&lake, vec![entry(EntryKind::Add, "a", 1)]).await;
+    for name in ["../..", "..", "", "a/b"] {
+        let wrong = Snapshot { delta_manifest_list: name.to_owned(), ..snapshot.clone() };
+        let error = lake.live_entries(&wrong, None).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Data, "`{name}`: {}", error.chain());
+        assert!(error.hint().is_some());
+    }
 }
 
 #[tokio::test]

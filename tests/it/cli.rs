@@ -16,6 +16,7 @@ async fn exit_codes_are_those_of_the_readme() {
         (&["run", "--server", "127.0.0.1:1", "--once", "--wait", "soon"], 2, "soon"),
         (&["run", "--server", "localhost", "--once"], 2, "`localhost` is not of the form HOST:PORT"),
         (&["inspect", "/nowhere/at/all"], 2, "hint:"),
+        (&["inspect", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")], 2, "no lake table"),
         (&["run", "--server", "127.0.0.1:1"], 3, "find the cluster"),
         (&["status", "--admin", "127.0.0.1:1"], 3, "`--set admin.listen=127.0.0.1:1`"),
         (&["status", "--config", "config/tiering.toml"], 2, "has the admin endpoints off"),

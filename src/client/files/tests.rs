@@ -333,6 +333,7 @@ fn what_tells_no_change_is_told_with_its_line() {
         ("id,words,gone\n1,,true\n1,,false\n", gone(), "line 3, column `words`: no value"),
         ("id,words,gone\n,a,true\n", gone(), "line 2, column `id`: no value"),
         ("id,words\n1,a\n", op(), "the file has no column `op`"),
+        ("id,words,kind\n1,a,c\n", op(), "the table has no column `kind`, and what rows do is told by column `op` (`--op-column`"),
         ("words,gone\na,true\n", gone(), "column `id` is missing, and it is of the primary key"),
     ] {
         let found = told(text, KEYED, changes);
