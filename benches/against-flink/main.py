@@ -18,7 +18,7 @@ def arguments():
     parser.add_argument("--rows-pk", type=int, default=3_000_000, help="rows of the primary-key tables")
     parser.add_argument("--buckets", type=int, default=2, help="buckets per table, and parallelism of the job")
     parser.add_argument("--only", choices=KINDS, help="this kind of table alone")
-    parser.add_argument("--memory", default="128MiB", help="Lakeward's `memory.limit`")
+    parser.add_argument("--memory", default="64MiB", help="Lakeward's `memory.limit`")
     parser.add_argument("--goal-log", type=float, default=6, help="rows per CPU-second of log tables, as a multiple of the job's")
     parser.add_argument("--goal-pk", type=float, default=8, help="the same of primary-key tables")
     parser.add_argument("--jvm", default="-Xmx2g -XX:MaxDirectMemorySize=1g", help="flags of the job's JVM")
