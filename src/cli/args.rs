@@ -469,15 +469,15 @@ mod tests {
         let run = ["run", "--once", "--config", file.to_str().unwrap()];
         let found = settings(&run, &[]).unwrap();
         assert_eq!((found.cluster.servers, found.wait), (vec!["file:1".to_owned()], Duration::from_secs(1)));
-        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, 4));
+        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, Some(4)));
         let variables = [("LAKEWARD_CLUSTER_SERVERS", "a:1, b:2"), ("LAKEWARD_READ_AHEAD", "5"), ("LAKEWARD_RUN_WAIT", "2s")];
         let found = settings(&run, &variables).unwrap();
         assert_eq!((found.cluster.servers, found.wait), (vec!["a:1".to_owned(), "b:2".to_owned()], Duration::from_secs(2)));
-        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, 5));
+        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, Some(5)));
         let flags = ["--server", "flag:2", "--wait", "3s", "--set", "read.ahead=6", "--log-level", "debug"];
         let found = settings(&[&run[..], &flags].concat(), &variables).unwrap();
         assert_eq!((found.cluster.servers, found.wait), (vec!["flag:2".to_owned()], Duration::from_secs(3)));
-        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, 6));
+        assert_eq!((found.round.read.requests_max, found.round.read.ahead), (3, Some(6)));
         assert_eq!(found.log.level, Some(LogLevel::Debug));
     }
 

@@ -58,7 +58,7 @@ impl Settings {
         let backfill::Options { bytes_max, time_max, patience } = backfill;
         let round::Options { splits_max, replans_max, replan_pause, plan, read, write, commit, off: _ } = round;
         let plan::Options { lookups_max } = plan;
-        let read::Options { bucket_bytes, wait: read_wait, requests_max, remote_max, ahead, stall } = read;
+        let read::Options { bucket_bytes, wait: read_wait, requests_max, remote_max, ahead, range_rows, stall } = read;
         let WriteOptions { row_group_bytes, row_group_rows, part_bytes } = write;
         let node::RoutingOptions { accept_absent_count } = routing;
         let commit::Options { tries_max, pause_first, pause_max, unknown_pause, round_age_max, off: _ } = commit;
@@ -94,7 +94,8 @@ impl Settings {
             ("read.wait", time(read_wait, 0..=10 * SECOND)),
             ("read.requests_max", number(requests_max, Unit::Count, 1..=64)),
             ("read.remote_max", number(remote_max, Unit::Count, 1..=1_024)),
-            ("read.ahead", number(ahead, Unit::Count, 1..=64)),
+            ("read.ahead", number_or("auto", ahead, Unit::Count, 1..=64)),
+            ("read.range_rows", number(range_rows, Unit::Count, 0..=1 << 40)),
             ("read.stall", time(stall, 15 * SECOND..=24 * HOUR)),
             ("write.row_group_bytes", number(row_group_bytes, Unit::Bytes, MIB..=1_024 * MIB)),
             ("write.row_group_rows", number(row_group_rows, Unit::Count, 1_000..=1 << 30)),

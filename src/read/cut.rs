@@ -28,6 +28,11 @@ impl Cut {
         self.now.is_cancelled() || (fetched > 0 && fetched >= self.bytes_max)
     }
 
+    /// Bytes that may still be fetched.
+    pub(super) fn left(&self) -> u64 {
+        self.bytes_max.saturating_sub(self.fetched.load(Ordering::Relaxed))
+    }
+
     /// Cuts now.
     pub fn cut(&self) {
         self.now.cancel();

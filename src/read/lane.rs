@@ -1,6 +1,7 @@
 //! Buckets that one server leads, fetched together: as many in a request as the budget has permits for.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -43,42 +44,64 @@ struct Want {
     reply: oneshot::Sender<Result<Answer>>,
 }
 
+/// How requests get to one server.
+struct Way {
+    scan: Arc<dyn TableScan>,
+    table: Arc<TableInfo>,
+    options: Options,
+    /// Places for requests. Whoever has one waits for the server alone, never for memory.
+    slots: Arc<Semaphore>,
+}
+
 /// The way to one server. Clones share it; it ends, with its requests in flight, with the last clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Lane {
     wants: mpsc::UnboundedSender<Want>,
+    way: Arc<Way>,
     _task: Arc<AbortOnDropHandle<()>>,
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("table", &self.way.table.path).finish_non_exhaustive()
+    }
 }
 
 impl Lane {
     pub(super) fn start(scan: Arc<dyn TableScan>, table: Arc<TableInfo>, options: Options, runtime: Runtime) -> Self {
+        let slots = Arc::new(Semaphore::new(options.requests_max.max(1)));
+        let way = Arc::new(Way { scan, table, options, slots });
         // Each bucket has one want at most, so the queue is as long as the round has open splits.
         let (wants, queue) = mpsc::unbounded_channel();
-        let task = tokio::spawn(serve(scan, table, options, runtime, queue));
-        Self { wants, _task: Arc::new(AbortOnDropHandle::new(task)) }
+        let task = tokio::spawn(serve(Arc::clone(&way), runtime, queue));
+        Self { wants, way, _task: Arc::new(AbortOnDropHandle::new(task)) }
     }
 
     /// Fetches once from one bucket, in a request with whatever else is wanted now.
     pub(super) async fn fetch(&self, bucket: FetchBucket) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
-        let gone = || Error::internal("the lane of a bucket has ended");
         self.wants.send(Want { bucket, reply }).map_err(|_want| gone())?;
+        answer.await.map_err(|source| gone().with_source(source))?
+    }
+
+    /// Fetches once from one bucket in a request of its own, with memory that is there already.
+    pub(super) async fn fetch_alone(&self, bucket: FetchBucket, permit: Permit) -> Result<Answer> {
+        let (reply, answer) = oneshot::channel();
+        let slot = self.way.slots.acquire().await.map_err(|source| gone().with_source(source))?;
+        request(&self.way, vec![(Want { bucket, reply }, permit)]).await;
+        drop(slot);
         answer.await.map_err(|source| gone().with_source(source))?
     }
 }
 
-async fn serve(
-    scan: Arc<dyn TableScan>,
-    table: Arc<TableInfo>,
-    options: Options,
-    runtime: Runtime,
-    mut queue: mpsc::UnboundedReceiver<Want>,
-) {
-    let slots = Arc::new(Semaphore::new(options.requests_max.max(1)));
+fn gone() -> Error {
+    Error::internal("the lane of a bucket has ended")
+}
+
+async fn serve(way: Arc<Way>, runtime: Runtime, mut queue: mpsc::UnboundedReceiver<Want>) {
     let mut requests = JoinSet::new();
     let mut waiting: Option<Want> = None;
     loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         let first = match waiting.take() {
             Some(want) => want,
             None => match queue.recv().await {
@@ -89,7 +112,9 @@ async fn serve(
         if first.reply.is_closed() {
             continue;
         }
+        // Memory first: who waits for it must not keep a place from those that have theirs.
         let permit = runtime.budget.acquire(memory(first.bucket.bytes_max)).await;
+        let Ok(slot) = Arc::clone(&way.slots).acquire_owned().await else { return };
         let mut bytes = i64::from(first.bucket.bytes_max);
         let mut batch = vec![(first, permit)];
         while let Ok(want) = queue.try_recv() {
@@ -105,9 +130,9 @@ async fn serve(
             }
         }
         while requests.try_join_next().is_some() {}
-        let (scan, table) = (Arc::clone(&scan), Arc::clone(&table));
+        let way = Arc::clone(&way);
         requests.spawn(async move {
-            request(scan.as_ref(), table, options, batch).await;
+            request(&way, batch).await;
             drop(slot);
         });
     }
@@ -118,10 +143,10 @@ pub(super) fn memory(bytes_max: i32) -> usize {
     usize::try_from(bytes_max).unwrap_or(0).saturating_mul(EXPANSION)
 }
 
-async fn request(scan: &dyn TableScan, table: Arc<TableInfo>, options: Options, batch: Vec<(Want, Permit)>) {
+async fn request(way: &Way, batch: Vec<(Want, Permit)>) {
     let buckets = batch.iter().map(|(want, _)| want.bucket).collect();
-    let wait_ms = i32::try_from(options.wait.as_millis()).unwrap_or(i32::MAX);
-    match scan.fetch(FetchRequest { table, buckets, wait_ms }).await {
+    let wait_ms = i32::try_from(way.options.wait.as_millis()).unwrap_or(i32::MAX);
+    match way.scan.fetch(FetchRequest { table: Arc::clone(&way.table), buckets, wait_ms }).await {
         Ok(answers) => {
             let mut answers: BTreeMap<_, _> = answers.into_iter().map(|answer| (answer.bucket, answer)).collect();
             for (want, permit) in batch {

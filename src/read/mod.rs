@@ -2,30 +2,32 @@
 //! the end of a batch where the round's limits cut it. A state split gives all rows of its bucket as inserts (`state`).
 //!
 //! Owns what is fetched when and how much of it is in memory: buckets that one server leads share requests (`lane`), no
-//! permit means no fetch, the next range is fetched while the previous one decodes on the encoder threads. Records that have left
-//! the servers (F5.6) are read range by range from where they lie. Does not own wire or decoding (`source`), nor what the
-//! rows become. Caller: `round`.
+//! permit means no fetch, the next ranges are fetched while the previous ones decode on the encoder threads, and those of a large
+//! split side by side (`pump`). Records that have left the servers (F5.6) are read range by range from where they lie. Does not own
+//! wire or decoding (`source`), nor what the rows become. Callers: `round`, `audit`.
 
+mod beside;
 mod cut;
 mod lane;
+mod pump;
 mod state;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::stream::{self, TryStreamExt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::debug;
 
 use crate::error::{Error, Result};
-use crate::model::{LogBatch, Split, SplitKind, StartOffset, TableBucket, TableInfo};
+use crate::model::{LogBatch, Split, SplitKind, TableBucket, TableInfo};
 use crate::runtime::{Permit, Runtime};
-use crate::source::{FetchBucket, RemoteLog, RemoteRead, TableScan};
+use crate::source::TableScan;
 pub use cut::Cut;
-use lane::{Answer, Lane, Slice, memory};
+use lane::Lane;
+use pump::Pump;
 
 /// Bounds of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +40,11 @@ pub struct Options {
     pub requests_max: usize,
     /// Ranges of remote log segments read at once, in all buckets of a round.
     pub remote_max: usize,
-    /// Ranges of one bucket that decode at once, while the next is fetched.
-    pub ahead: usize,
+    /// Ranges that are fetched side by side, and as many that decode at once, in all buckets of a round; `None` = as many as there are
+    /// encoder threads, at least 2. A bucket decodes 2 at once in any case, unless this is 1.
+    pub ahead: Option<usize>,
+    /// A split of which so many rows or fewer are left is fetched range after range.
+    pub range_rows: i64,
     /// A bucket that makes no progress for so long fails the round.
     pub stall: Duration,
 }
@@ -51,7 +56,8 @@ impl Default for Options {
             wait: Duration::from_millis(500),
             requests_max: 2,
             remote_max: 16,
-            ahead: 2,
+            ahead: None,
+            range_rows: 1 << 16,
             stall: Duration::from_secs(60),
         }
     }
@@ -82,6 +88,7 @@ pub struct Chunk {
 pub struct Reader {
     remote: Remote,
     states: Arc<Semaphore>,
+    open: Arc<AtomicUsize>,
     lanes: Vec<Lane>,
     lane_of: BTreeMap<TableBucket, usize>,
     options: Options,
@@ -107,7 +114,8 @@ impl Reader {
         let slots = Arc::new(Semaphore::new(options.remote_max.max(1)));
         let remote = Remote { scan: Arc::clone(&scan), table: Arc::clone(&table), slots };
         let states = Arc::new(Semaphore::new(state::STATES_MAX));
-        let mut reader = Self { remote, states, lanes: Vec::new(), lane_of: BTreeMap::new(), options, cut, runtime };
+        let open = Arc::default();
+        let mut reader = Self { remote, states, open, lanes: Vec::new(), lane_of: BTreeMap::new(), options, cut, runtime };
         for group in groups {
             reader.lane_of.extend(group.iter().map(|bucket| (*bucket, reader.lanes.len())));
             reader.lanes.push(Lane::start(Arc::clone(&scan), Arc::clone(&table), options, reader.runtime.clone()));
@@ -128,9 +136,11 @@ impl Reader {
         // One chunk waits here while the next decodes and the one after is fetched.
         let (sender, chunks) = mpsc::channel(1);
         let (remote, cut, runtime) = (self.remote.clone(), self.cut.clone(), self.runtime.clone());
-        let states = Arc::clone(&self.states);
-        let pump = Arc::new(Pump { split: split.clone(), lane: lane.clone(), remote, states, options: self.options, cut, runtime });
+        let (states, open, options) = (Arc::clone(&self.states), Arc::clone(&self.open), self.options);
+        let one = Open::new(&open);
+        let pump = Arc::new(Pump { split: split.clone(), lane: lane.clone(), remote, states, open, options, cut, runtime });
         let task = tokio::spawn(async move {
+            let _one = one;
             let read = match pump.split.kind {
                 SplitKind::Log => pump.run(&sender).await,
                 SplitKind::State => pump.run_state(&sender).await,
@@ -141,6 +151,22 @@ impl Reader {
             }
         });
         Ok(SplitStream { chunks, _task: AbortOnDropHandle::new(task) })
+    }
+}
+
+/// Counts one split that is read, as long as it lives.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn new(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -175,160 +201,6 @@ struct Remote {
 impl fmt::Debug for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Remote").field("table", &self.table.path).finish_non_exhaustive()
-    }
-}
-
-/// Fetches, decodes and delivers one split: fetching is one step ahead of decoding.
-struct Pump {
-    split: Split,
-    lane: Lane,
-    remote: Remote,
-    /// Places for state scans.
-    states: Arc<Semaphore>,
-    options: Options,
-    cut: Cut,
-    runtime: Runtime,
-}
-
-/// Raw records in `from..end`.
-struct Range {
-    slice: Slice,
-    from: i64,
-    end: i64,
-}
-
-/// Where a split goes on.
-struct Place {
-    from: i64,
-    /// The segments that `from` lies in, while the server does not have it.
-    remote: Option<RemoteLog>,
-}
-
-impl Pump {
-    async fn run(self: Arc<Self>, to: &mpsc::Sender<Result<Chunk>>) -> Result<()> {
-        debug!(bucket = %self.split.bucket, start = ?self.split.start, stop = self.split.stop_offset, "split begins");
-        let begin = match self.split.start {
-            StartOffset::At(offset) => offset,
-            // The log's own beginning, wherever it is.
-            StartOffset::Earliest => -1,
-        };
-        let (fetcher, decoder) = (Arc::clone(&self), self);
-        let begin = Place { from: begin, remote: None };
-        let ranges = stream::try_unfold(begin, move |place| Arc::clone(&fetcher).fetch(place));
-        // The next ranges are fetched while up to `ahead` of them decode; the order stays.
-        let chunks = ranges.map_ok(|range| Arc::clone(&decoder).decode(range)).try_buffered(decoder.options.ahead.max(1));
-        let mut chunks = std::pin::pin!(chunks);
-        while let Some(chunk) = chunks.try_next().await? {
-            if to.send(Ok(chunk)).await.is_err() {
-                break; // nobody listens any more
-            }
-        }
-        Ok(())
-    }
-
-    /// The next range from `place` on, and where to go on; `None` at the stop offset, or when it is cut.
-    async fn fetch(self: Arc<Self>, place: Place) -> Result<Option<(Range, Place)>> {
-        if place.from >= self.split.stop_offset || self.cut.is_due() {
-            return Ok(None);
-        }
-        tokio::select! {
-            next = self.range(place) => {
-                let next = next?;
-                self.cut.count(next.0.slice.log.len());
-                Ok(Some(next))
-            }
-            () = self.cut.cancelled() => Ok(None),
-        }
-    }
-
-    async fn range(&self, place: Place) -> Result<(Range, Place)> {
-        self.runtime.fail.hit("read.before_fetch").await?;
-        let Place { from, mut remote } = place;
-        let stop = self.split.stop_offset;
-        let began = self.runtime.clock.moment();
-        let offset = if from < 0 { StartOffset::Earliest } else { StartOffset::At(from) };
-        let mut bytes_max = self.options.bucket_bytes;
-        // Whether the server was asked in this call, and the file that it names and that is not there.
-        let (mut asked, mut missing) = (false, None);
-        loop {
-            let (slice, stuck) = match remote.take() {
-                None => {
-                    asked = true;
-                    let want = FetchBucket { bucket: self.split.bucket, offset, bytes_max, layout: self.split.layout };
-                    match self.lane.fetch(want).await? {
-                        Answer::Slice(slice) => (Some(slice), true),
-                        Answer::Remote(segments) => {
-                            debug!(bucket = %self.split.bucket, ?offset, "the log has left its server, remote segments are read");
-                            remote = Some(segments);
-                            (None, false)
-                        }
-                    }
-                }
-                Some(mut segments) => match self.read_remote(&mut segments).await? {
-                    (RemoteRead::Slice(log), permit) => {
-                        remote = Some(segments);
-                        (Some(Slice::new(log, permit)), false)
-                    }
-                    // Expired or read to the end: the server knows how to go on.
-                    (RemoteRead::End, _) => (None, asked),
-                    (RemoteRead::Gone(file), _) => {
-                        missing = Some(file);
-                        (None, asked)
-                    }
-                },
-            };
-            if let Some(slice) = slice
-                && let Some(next) = slice.log.next_offset().filter(|next| *next > from)
-            {
-                let end = next.min(stop);
-                return Ok((Range { slice, from, end }, Place { from: end, remote }));
-            }
-            if !stuck {
-                continue;
-            }
-            if began.elapsed() >= self.options.stall {
-                return Err(self.stalled(from.max(0), missing));
-            }
-            // A batch that does not fit may come as a cut-off tail only.
-            bytes_max = bytes_max.saturating_mul(2).clamp(1, BUCKET_BYTES_MAX);
-            self.runtime.clock.sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    async fn read_remote(&self, segments: &mut RemoteLog) -> Result<(RemoteRead, Permit)> {
-        let Remote { scan, table, slots } = &self.remote;
-        // Never closed, so there is a slot sooner or later.
-        let _slot = slots.acquire().await;
-        let permit = self.runtime.budget.acquire(memory(self.options.bucket_bytes)).await;
-        Ok((segments.next(scan.as_ref(), table, self.options.bucket_bytes).await?, permit))
-    }
-
-    fn stalled(&self, from: i64, missing: Option<String>) -> Error {
-        let (bucket, stop, seconds) = (self.split.bucket, self.split.stop_offset, self.options.stall.as_secs());
-        match missing {
-            Some(file) => Error::data(format!(
-                "offset `{from}` of {bucket} has left its server for `{file}`, and there is no such file since `{seconds}` s"
-            ))
-            .with_hint("does this machine see the cluster's `remote.data.dir` by that path? else put the file back from a copy"),
-            None => Error::unavailable(format!(
-                "{bucket} gives nothing at offset `{from}` since `{seconds}` s, although its log ends at `{stop}`"
-            )),
-        }
-    }
-
-    async fn decode(self: Arc<Self>, range: Range) -> Result<Chunk> {
-        let Range { slice: Slice { log, mut permit }, from, end } = range;
-        let fetched_bytes = log.len();
-        fit(&self.runtime, &mut permit, fetched_bytes.saturating_add(log.decoded_bytes(from, end)?));
-        let decoded = self.runtime.encoders.run(move || log.decode(from, end)).await??;
-        if decoded.next_offset != end {
-            return Err(Error::data(format!(
-                "{}: records `{from}` to `{end}` were sent, but their batches end at `{}`",
-                self.split.bucket, decoded.next_offset
-            )));
-        }
-        fit(&self.runtime, &mut permit, decoded.batches.iter().map(|batch| batch.memory.bytes()).sum());
-        Ok(Chunk { batches: decoded.batches, end_offset: end, fetched_bytes, permit })
     }
 }
 

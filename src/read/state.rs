@@ -7,7 +7,8 @@ use tokio::sync::mpsc;
 use tracing::debug;
 
 use super::lane::memory;
-use super::{Chunk, Pump, fit};
+use super::pump::Pump;
+use super::{Chunk, fit};
 use crate::error::Result;
 use crate::runtime::Permit;
 use crate::source::{STATE_BYTES_MAX, StateRequest, StateScan, StateSlice};
@@ -53,7 +54,7 @@ impl Pump {
         let (fetcher, decoder) = (Arc::clone(&self), self);
         let open = Open { scan, first: Some(permit) };
         let pages = stream::try_unfold(open, move |open| Arc::clone(&fetcher).page(open, bytes_max));
-        let ahead = decoder.options.ahead.max(1);
+        let ahead = decoder.decodes_max();
         let chunks = pages.map_ok(|page| Arc::clone(&decoder).decode_page(page, log_offset)).try_buffered(ahead);
         let mut chunks = std::pin::pin!(chunks);
         while let Some(chunk) = chunks.try_next().await? {

@@ -10,11 +10,12 @@ use crate::error::Kind;
 use crate::fluss::record::arrow_schema;
 use crate::fluss::table_json::TableDescriptor;
 use crate::model::{
-    BucketId, BucketLayout, DataType, Field, LayoutOrigin, Partition, Schema, SchemaId, SplitKind, TablePath, TypeKind,
+    BucketId, BucketLayout, DataType, Field, LayoutOrigin, Partition, Schema, SchemaId, SplitKind, StartOffset, TablePath, TypeKind,
 };
 use crate::source::memory::{Fault, Faults, MemoryCluster};
 use crate::source::{FetchRequest, FetchedBucket, StateRequest, StateScan};
 
+mod ranges;
 mod states;
 
 const LAYOUT: BucketLayout = BucketLayout { count: 3, origin: LayoutOrigin::Own };

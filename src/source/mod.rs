@@ -308,6 +308,6 @@ mod slice;
 mod state;
 
 pub use lease::{LEASE_TRUSTED, Lease};
-pub use remote::{RemoteLog, RemoteRead, RemoteSegment};
+pub use remote::{RemoteLog, RemoteRange, RemoteRead, RemoteSegment};
 pub use slice::{Decoded, LogSlice};
 pub use state::{STATE_BYTES_MAX, StateRequest, StateScan, StateSlice, is_state_lost};

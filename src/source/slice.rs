@@ -19,7 +19,10 @@ pub struct LogSlice {
     format: LogFormat,
     raw: Bytes,
     schemas: BTreeMap<SchemaId, Arc<Schema>>,
+    first_offset: Option<i64>,
     next_offset: Option<i64>,
+    /// Whole batches, and their bytes.
+    count: usize,
     whole_bytes: usize,
     /// Bytes of the answer that `raw` is a part of, and keeps alive.
     answer_bytes: usize,
@@ -54,7 +57,7 @@ impl LogSlice {
     /// # Errors
     /// `Data` when a header is broken, or the batches do not follow each other offset by offset.
     pub fn new(bucket: TableBucket, format: LogFormat, raw: Bytes, schemas: BTreeMap<SchemaId, Arc<Schema>>) -> Result<Self> {
-        let mut next_offset = None;
+        let (mut first_offset, mut next_offset, mut count) = (None, None, 0);
         let mut all = batches(raw.clone());
         for batch in all.by_ref() {
             let header = batch.map_err(|error| error.context(format!("read the log of {bucket}")))?.header;
@@ -62,17 +65,26 @@ impl LogSlice {
                 let found = header.base_offset;
                 return Err(Error::data(format!("the log of {bucket} goes on at offset `{found}` where `{expected}` is due")));
             }
+            first_offset = first_offset.or(Some(header.base_offset));
             next_offset = Some(header.next_offset());
+            count += 1;
         }
         let whole_bytes = raw.len().saturating_sub(all.rest().len());
         let answer_bytes = raw.len();
-        Ok(Self { bucket, format, raw, schemas, next_offset, whole_bytes, answer_bytes, place: None })
+        Ok(Self { bucket, format, raw, schemas, first_offset, next_offset, count, whole_bytes, answer_bytes, place: None })
     }
 
     /// Says that the bytes are a part of an answer of so many.
     #[must_use]
     pub(super) fn part_of(mut self, answer_bytes: usize) -> Self {
         self.answer_bytes = self.answer_bytes.max(answer_bytes);
+        self
+    }
+
+    /// Without a cut-off tail.
+    #[must_use]
+    pub(super) fn whole(mut self) -> Self {
+        self.raw.truncate(self.whole_bytes);
         self
     }
 
@@ -97,21 +109,33 @@ impl LogSlice {
         self.raw.len()
     }
 
-    /// Bytes of the whole batches: where the cut-off tail begins.
-    pub(super) fn whole_bytes(&self) -> usize {
-        self.whole_bytes
-    }
-
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
 
+    /// Where the first batch begins: at or before the offset that was fetched. `None` when there is no whole batch.
+    #[must_use]
+    pub fn first_offset(&self) -> Option<i64> {
+        self.first_offset
+    }
+
     /// End of the last whole batch = the next offset to fetch; `None` when there is no whole batch. Known without decoding.
     #[must_use]
     pub fn next_offset(&self) -> Option<i64> {
         self.next_offset
+    }
+
+    /// How far a fetch of `bytes` reaches where the log goes on like this: offsets of the whole batches, and of half a batch. `None` when
+    /// there is no whole batch.
+    #[must_use]
+    pub fn reach(&self, bytes: i32) -> Option<(i64, i64)> {
+        let offsets = i128::from(self.next_offset?.saturating_sub(self.first_offset?).max(1));
+        let (count, whole) = (i128::try_from(self.count.max(1)).ok()?, i128::try_from(self.whole_bytes.max(1)).ok()?);
+        let fit = (i128::from(bytes) * count / whole).max(count);
+        let reach = i64::try_from(offsets.saturating_mul(fit) / count).unwrap_or(i64::MAX);
+        Some((reach, i64::try_from(offsets / count / 2).unwrap_or(i64::MAX)))
     }
 
     /// Bytes that [`LogSlice::decode`] of the same range will allocate, about: what to ask a permit for.
@@ -256,7 +280,13 @@ mod tests {
         let described: Value = serde_json::from_str(include_str!("../../fixtures/vectors/fluss-records.json")).unwrap();
         assert!(described["files"].as_array().unwrap().iter().any(|file| file["file"] == "log-fetch-payload.bin"));
         let slice = slice(raw.clone()).unwrap();
-        assert_eq!(slice.next_offset(), Some(211));
+        assert_eq!((slice.first_offset(), slice.next_offset()), (Some(200), Some(211)));
+        // Three batches: as many again fit into as many bytes, twice as many into twice as many.
+        let whole = i32::try_from(slice.whole_bytes).unwrap();
+        assert_eq!(
+            [1, whole, whole + 100, 2 * whole].map(|bytes| slice.reach(bytes).unwrap()),
+            [(11, 1), (11, 1), (11, 1), (22, 1)]
+        );
         assert_eq!(LogSlice::schema_ids(&raw.into()).unwrap(), BTreeSet::from([SchemaId(1), SchemaId(2)]));
         for from in 200..=211 {
             for stop in from..=215 {

@@ -144,11 +144,11 @@ async fn more_states_than_places_are_read_one_after_the_other_in_a_small_budget(
     let splits: Vec<Split> = (0..3).cycle().take(90).map(|bucket| world.state(bucket)).collect();
     let slow = Faults::scripted(|act, _| (act == "next_state").then_some(Fault::Slow(Duration::from_millis(1))));
     let reader = world.state_reader(&splits, slow, whole(), 500).await;
-    let most = std::sync::atomic::AtomicUsize::new(0);
+    let most = AtomicUsize::new(0);
     let all = futures::future::try_join_all(splits.iter().map(|split| state(reader.open(split).unwrap())));
     let watch = async {
         loop {
-            most.fetch_max(world.cluster.open_states(), std::sync::atomic::Ordering::Relaxed);
+            most.fetch_max(world.cluster.open_states(), Ordering::Relaxed);
             world.runtime.clock.sleep(Duration::from_millis(1)).await;
         }
     };
