@@ -223,7 +223,7 @@ impl Work {
                 },
                 () = buffer.flush_wanted() => {
                     if self.runtime.budget.is_pressed() {
-                        writer.flush().await?;
+                        writer.relieve().await?;
                     }
                     buffer.holds(writer.buffered_bytes());
                     continue;

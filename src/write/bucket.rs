@@ -1,9 +1,11 @@
 //! One bucket of one round: buffers rows, encodes late, makes files of them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
+use super::beside::{Beside, Output, Work};
 use super::buffer::{Buffer, Taken};
 use super::files::{Files, Marks, RowGroup};
 use super::keyed::Sorter;
@@ -40,20 +42,24 @@ pub struct BucketFiles {
 /// Writes one bucket's rows into files of about the table's target size.
 ///
 /// Make it when the bucket's first row arrives: a writer without rows writes no file. Rows wait as Arrow batches and are
-/// encoded a row group at a time on the encoder threads. On append tables they stay in the order given, and only a file with
-/// more than one row group stays open between them; on primary-key tables they wait until [`BucketWriter::flush`], which makes
-/// sorted files of them that no later row is added to. End it with [`BucketWriter::finish`] or [`BucketWriter::abort`];
+/// encoded a row group at a time on the encoder threads, beside the writer, which takes more rows meanwhile. On append tables they
+/// stay in the order given, and only a file with more than one row group stays open between them; on primary-key tables they wait
+/// until there are many, or [`BucketWriter::flush`], which makes sorted files of them that no later row is added to. End it with [`BucketWriter::finish`] or [`BucketWriter::abort`];
 /// dropped, it leaves finished files behind for the orphan sweep.
 #[derive(Debug)]
 pub struct BucketWriter {
     context: Arc<WriteContext>,
     target: BucketTarget,
+    folder: String,
     /// Sequence number of the next row.
     next_sequence: i64,
     ignored: u64,
     waiting: Waiting,
-    data: Files,
-    changelog: Option<Files>,
+    /// What is at work, oldest first. On append tables one at most, since its file goes on with the next rows.
+    busy: VecDeque<Beside>,
+    /// What has done its work, on primary-key tables.
+    done: Vec<Output>,
+    idle: Option<Output>,
 }
 
 /// Rows that are not in a file yet.
@@ -70,13 +76,19 @@ impl BucketWriter {
     /// `Data` when the partition row is not one of this table.
     pub fn new(context: Arc<WriteContext>, target: BucketTarget, first_sequence: i64) -> Result<Self> {
         let folder = format!("{}/{}", context.root, path::bucket_path(&context.schema, &target.partition, target.bucket)?);
-        let files = |kind| Files::new(Arc::clone(&context), kind, folder.clone(), target.clone());
-        let (data, changelog) = (files(FileKind::Data), context.table.changelog_input.then(|| files(FileKind::Changelog)));
         let waiting = match &context.keys {
             None => Waiting::Append(Buffer::default()),
             Some(_) => Waiting::Keyed(Sorter::default()),
         };
-        Ok(Self { context, target, next_sequence: first_sequence, ignored: 0, waiting, data, changelog })
+        let (busy, done, idle, ignored) = (VecDeque::new(), Vec::new(), None, 0);
+        let mut writer = Self { context, target, folder, next_sequence: first_sequence, ignored, waiting, busy, done, idle };
+        writer.idle = Some(writer.output());
+        Ok(writer)
+    }
+
+    fn output(&self) -> Output {
+        let files = |kind| Files::new(Arc::clone(&self.context), kind, self.folder.clone(), self.target.clone());
+        Output { data: files(FileKind::Data), changelog: self.context.table.changelog_input.then(|| files(FileKind::Changelog)) }
     }
 
     /// Appends rows in the lake's columns (`paimon::lake_arrow_schema`); row `i` has log offset `base_offset + i` and does what
@@ -109,10 +121,12 @@ impl BucketWriter {
         match &mut self.waiting {
             Waiting::Append(buffer) => {
                 buffer.push(rows, permit)?;
-                while let Waiting::Append(buffer) = &self.waiting
-                    && (buffer.bytes >= self.data.group_bytes() || buffer.rows >= self.data.group_rows())
-                {
-                    self.encode().await?;
+                while self.has_group() {
+                    // How much the open file still takes is known then.
+                    self.join(0).await?;
+                    if let Some((work, bytes)) = self.take_group() {
+                        self.begin(work, bytes).await?;
+                    }
                 }
             }
             Waiting::Keyed(sorter) => {
@@ -121,7 +135,10 @@ impl BucketWriter {
                 sorter.push(&rows, changes, self.next_sequence, &keys.with_kind, permit)?;
                 self.next_sequence = last;
                 if sorter.is_full(self.context.runtime.budget.total()) {
-                    self.flush().await?;
+                    let (bytes, rows) = (sorter.bytes(), sorter.take());
+                    // As many sorts as there are threads, of which one goes on decoding.
+                    self.join(self.context.runtime.encoders.count().saturating_sub(2)).await?;
+                    self.begin(Work::Sort(rows), bytes).await?;
                 }
             }
         }
@@ -159,37 +176,58 @@ impl BucketWriter {
         Ok(())
     }
 
-    /// Bytes of Arrow batches that wait: what [`BucketWriter::flush`] would give back.
+    /// Bytes of Arrow batches that wait or are at work: what [`BucketWriter::relieve`] gives back.
     #[must_use]
-    pub const fn buffered_bytes(&self) -> usize {
-        match &self.waiting {
+    pub fn buffered_bytes(&self) -> usize {
+        let waiting = match &self.waiting {
             Waiting::Append(buffer) => buffer.bytes,
             Waiting::Keyed(sorter) => sorter.bytes(),
-        }
+        };
+        waiting + self.busy.iter().map(|beside| beside.bytes).sum::<usize>()
     }
 
-    /// Encodes what waits, to give memory back under pressure (the largest bucket first): as row groups, on a primary-key table
-    /// as sorted files.
+    /// Gives memory back under pressure (the largest bucket first): waits for what is at work, else encodes what waits.
+    ///
+    /// # Errors
+    /// As [`BucketWriter::write`].
+    pub async fn relieve(&mut self) -> Result<()> {
+        if self.busy.is_empty() { self.flush().await } else { self.join(0).await }
+    }
+
+    /// Encodes what waits: as row groups, on a primary-key table as sorted files.
     ///
     /// # Errors
     /// As [`BucketWriter::write`].
     pub async fn flush(&mut self) -> Result<()> {
-        loop {
-            match &mut self.waiting {
-                Waiting::Append(buffer) if buffer.rows > 0 => self.encode().await?,
-                Waiting::Append(_) => return Ok(()),
-                Waiting::Keyed(sorter) => {
-                    let rows = sorter.take();
-                    return rows.write(&self.context, &mut self.data, self.changelog.as_mut()).await;
-                }
-            }
+        self.join(0).await?;
+        if let Waiting::Keyed(sorter) = &mut self.waiting {
+            let rows = sorter.take();
+            return self.here(Work::Sort(rows)).await;
         }
+        while let Some((group, _)) = self.take_group() {
+            self.here(group).await?;
+        }
+        Ok(())
     }
 
-    /// Encodes one row group from the front of the buffer.
-    async fn encode(&mut self) -> Result<()> {
-        let Waiting::Append(buffer) = &mut self.waiting else { return Ok(()) };
-        let Taken { batches, permits, rows, bytes } = buffer.take(self.data.group_rows(), self.data.group_bytes());
+    /// Whether as many rows wait as a row group has, as far as one can tell.
+    fn has_group(&self) -> bool {
+        let Waiting::Append(buffer) = &self.waiting else { return false };
+        let options = &self.context.options;
+        let (bytes, rows) = match &self.idle {
+            Some(output) => (output.data.group_bytes(), output.data.group_rows()),
+            None => (options.row_group_bytes, options.row_group_rows),
+        };
+        buffer.bytes >= bytes || buffer.rows >= rows
+    }
+
+    /// A row group from the front of the buffer, and its bytes, while nothing is at work.
+    fn take_group(&mut self) -> Option<(Work, usize)> {
+        let (Waiting::Append(buffer), Some(output)) = (&mut self.waiting, &self.idle) else { return None };
+        let Taken { batches, permits, rows, bytes } = buffer.take(output.data.group_rows(), output.data.group_bytes());
+        if rows == 0 {
+            return None;
+        }
         let first = self.next_sequence;
         self.next_sequence = first.saturating_add(i64::try_from(rows).unwrap_or(i64::MAX));
         let marks = Marks {
@@ -197,7 +235,39 @@ impl BucketWriter {
             deletes: 0,
             keys: (BinaryRow::empty(), BinaryRow::empty()),
         };
-        self.data.encode(RowGroup { batches, rows, bytes, marks, permits }).await
+        Some((Work::Group(RowGroup { batches, rows, bytes, marks, permits }), bytes))
+    }
+
+    /// Begins `work` beside the writer; with one encoder thread nothing would run beside it.
+    async fn begin(&mut self, work: Work, bytes: usize) -> Result<()> {
+        if self.context.runtime.encoders.count() < 2 {
+            return self.here(work).await;
+        }
+        let output = self.idle.take().unwrap_or_else(|| self.output());
+        self.busy.push_back(Beside::begin(output, Arc::clone(&self.context), work, bytes));
+        Ok(())
+    }
+
+    async fn here(&mut self, work: Work) -> Result<()> {
+        let output = self.idle.take().unwrap_or_else(|| self.output());
+        self.idle.insert(output).work(&self.context, work).await
+    }
+
+    /// Waits until `left` are at work at most.
+    async fn join(&mut self, left: usize) -> Result<()> {
+        while self.busy.len() > left
+            && let Some(first) = self.busy.front_mut()
+        {
+            let ended = first.end().await;
+            self.busy.pop_front();
+            let (output, done) = ended?;
+            match self.waiting {
+                Waiting::Append(_) => self.idle = Some(output),
+                Waiting::Keyed(_) => self.done.push(output),
+            }
+            done?;
+        }
+        Ok(())
     }
 
     /// Writes what waits and returns the files; none when there were no rows.
@@ -207,8 +277,9 @@ impl BucketWriter {
     pub async fn finish(mut self) -> Result<BucketFiles> {
         match self.end().await {
             Ok(()) => {
-                let changelog = self.changelog.as_mut().map(Files::take).unwrap_or_default();
-                Ok(BucketFiles { data: self.data.take(), changelog, ignored: self.ignored })
+                let mut files = BucketFiles { ignored: self.ignored, ..BucketFiles::default() };
+                self.done.into_iter().chain(self.idle).for_each(|output| output.take(&mut files));
+                Ok(files)
             }
             Err(error) => {
                 // The first error tells more; what can't be deleted is left to the orphan sweep.
@@ -220,7 +291,10 @@ impl BucketWriter {
 
     async fn end(&mut self) -> Result<()> {
         self.flush().await?;
-        self.data.close().await
+        match &mut self.idle {
+            Some(output) => output.data.close().await,
+            None => Ok(()),
+        }
     }
 
     /// Gives up and deletes what was written.
@@ -228,10 +302,13 @@ impl BucketWriter {
     /// # Errors
     /// `Unavailable` when some file could not be deleted; the others are.
     pub async fn abort(self) -> Result<()> {
-        let data = self.data.abort().await;
-        match self.changelog {
-            Some(changelog) => data.and(changelog.abort().await),
-            None => data,
+        let mut aborted = Ok(());
+        for beside in self.busy {
+            aborted = aborted.and(beside.abort().await);
         }
+        for output in self.done.into_iter().chain(self.idle) {
+            aborted = aborted.and(output.abort().await);
+        }
+        aborted
     }
 }

@@ -3,6 +3,7 @@
 //! Owns the Parquet shape of a lake table (P7), late encoding, rolling, and typed statistics. Does not own how rows get
 //! their lake columns (`mapping`), nor how files become visible (`commit`). Caller: `round`.
 
+mod beside;
 mod bounds;
 mod bucket;
 mod buffer;

@@ -22,6 +22,7 @@ use crate::runtime::Encoders;
 use crate::storage::{Fault, Faults};
 
 mod any;
+mod beside;
 mod keyed;
 mod keys;
 mod merging;
