@@ -87,6 +87,8 @@ impl Process {
         options.off = self.stage.off.round;
         // One batch per fetch, so that rounds can end anywhere.
         options.read.bucket_bytes = 1;
+        // And ranges side by side, however short the log.
+        (options.read.ahead, options.read.range_rows) = (Some(6), 0);
         let runtime = Runtime {
             fail: FailPoints::default(),
             rng: self.rng.clone(),
