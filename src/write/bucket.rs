@@ -250,7 +250,8 @@ impl BucketWriter {
 
     async fn here(&mut self, work: Work) -> Result<()> {
         let output = self.idle.take().unwrap_or_else(|| self.output());
-        self.idle.insert(output).work(&self.context, work).await
+        // Boxed: futures of all callers would be as large.
+        Box::pin(self.idle.insert(output).work(&self.context, work)).await
     }
 
     /// Waits until `left` are at work at most.
