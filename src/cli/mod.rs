@@ -102,7 +102,7 @@ async fn run(command: Command, settings: Settings, runtime: Runtime, output: &mu
         Command::Check(args) => check::run(&args, settings, runtime, output).await,
         Command::Plan(args) => plan::run(&args, settings, runtime, output).await,
         Command::Rescale(args) => rescale::run(&args, settings, runtime, output).await,
-        Command::Repair(args) => repair::run(&args, settings, runtime, output).await,
+        Command::Repair(args) => Box::pin(repair::run(&args, settings, runtime, output)).await,
         Command::Orphans(args) => orphans::run(&args, settings, runtime, output).await,
         Command::Sync(args) => sync::run(&args, settings, runtime, output).await,
         Command::Verify(args) => verify::run(&args, settings, runtime, output).await,
