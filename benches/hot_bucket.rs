@@ -3,7 +3,7 @@
 //! `cargo bench --bench hot_bucket` reports, for log tables, and with `-- --keyed` for primary-key tables, the fastest of some rounds from an
 //! in-process node to the committed snapshot, the two tables in turns. On a machine that others use as well the wall lies; then **wanted**
 //! tells: the time that threads ran or waited for a core, by the wall. `-- --serial` reads one range after the other, as before.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, clippy::indexing_slicing, reason = "a benchmark")]
 #![expect(clippy::cast_precision_loss, reason = "small numbers")]
 
 #[path = "pipeline/kit.rs"]
