@@ -124,6 +124,12 @@ impl Store {
         self.local.as_ref().map(|root| root.folder.as_path())
     }
 
+    /// Whether it is in an object store, where a request costs a round trip and bytes that nobody needs cost time.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        matches!(self.inner, Inner::S3(_))
+    }
+
     /// Requests sent to an object store through this store and its clones since it was opened, by what they do (`get`, `put`, …); empty
     /// where they cost nothing.
     #[must_use]

@@ -9,6 +9,7 @@ use arrow_cast::cast;
 use arrow_schema::DataType as ArrowType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
+use super::bytes::Share;
 use super::run::{KIND, SEQUENCE};
 use super::{Column, arrow_fault, check_rows, open, shape};
 use crate::error::{Error, Result};
@@ -54,8 +55,8 @@ impl LakeTable {
     pub async fn read_entry(&self, entry: &ManifestEntry, columns: Option<&[&str]>) -> Result<FileReader> {
         let schema = self.load_schema(entry.file.schema_id).await?;
         let columns: Arc<[Column]> = self.columns_in(&schema, columns).into();
-        let (place, bytes) = self.file_bytes(&schema, entry).await?;
         let more: &'static [&'static str] = if self.schema.primary_keys.is_empty() { &[] } else { &[SEQUENCE, KIND] };
+        let (place, bytes) = self.file_bytes(&schema, entry, (&columns, more), &Share::any()).await?;
         let wanted = Arc::clone(&columns);
         let reader = self.runtime.encoders.run(move || open(bytes, &wanted, more)).await?;
         let reader = Some(reader.map_err(|error| self.at(error, &place))?);

@@ -6,12 +6,15 @@ use arrow_array::RecordBatch;
 use arrow_row::OwnedRow;
 use arrow_select::interleave::interleave_record_batch;
 
+use super::bytes::Share;
 use super::run::{Block, Order, Run, RunFile, runs_of};
 use super::{Schemas, arrow_fault};
 use crate::error::{Error, Result};
 use crate::lake::LakeTable;
 use crate::paimon::{ManifestEntry, TableOptions};
 
+/// The files of a merge hold one part in so many of the memory budget at most.
+const SHARE: u64 = 2;
 /// Rows of a batch that a merge gives, at most.
 const BATCH_ROWS: usize = 8192;
 
@@ -43,7 +46,7 @@ impl LakeTable {
     /// was opened with, in its order.
     ///
     /// # Errors
-    /// `Unavailable`; `Data` as [`LakeTable::read_rows`], and when a file is not sorted by its key (P7.4); `Unsupported` names the
+    /// `Unavailable`; `Invalid` when the files take more memory at once than half of the budget; `Data` as [`LakeTable::read_rows`], and when a file is not sorted by its key (P7.4); `Unsupported` names the
     /// option whose merging this build can't follow.
     pub async fn merge_files(&self, files: Vec<ManifestEntry>, columns: Option<&[&str]>) -> Result<MergeReader> {
         let text = |key: &str| self.schema.option(key).map(str::trim).filter(|text| !text.is_empty());
@@ -69,7 +72,8 @@ impl LakeTable {
             found.push(RunFile { entry, schema, columns });
         }
         let mut runs = Vec::new();
-        for mut run in runs_of(found)? {
+        let share = Share::of(self.runtime.budget.total() as u64 / SHARE);
+        for mut run in runs_of(found, &share)? {
             if let Some(block) = run.next_block(self, &order).await? {
                 runs.push((run, block));
             }

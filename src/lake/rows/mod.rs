@@ -1,5 +1,7 @@
-//! Reading rows back, for checks: quickstart, tests, audits. Not a query engine: files are read whole, columns are all that is pruned.
+//! Reading rows back, for checks: quickstart, tests, audits. Not a query engine: columns are all that is pruned.
+//! Of large files in object stores only footer and wanted columns are read, other files whole.
 
+mod bytes;
 mod file;
 mod merge;
 mod run;
@@ -12,10 +14,11 @@ use arrow_array::types::TimestampNanosecondType;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast_with_options};
 use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, TimeUnit};
-use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::schema::types::SchemaDescriptor;
 
+use self::bytes::{FileBytes, Share, TAIL_BYTES, by_range};
 pub use self::file::{FileReader, FileRows};
 pub use self::merge::MergeReader;
 use super::{LakeTable, PartitionFilter};
@@ -82,7 +85,7 @@ impl LakeTable {
 
     /// `schema` is the one that the file was written with.
     async fn read_file(&self, schema: &TableSchema, entry: &ManifestEntry, columns: Arc<[Column]>) -> Result<Vec<RecordBatch>> {
-        let (place, bytes) = self.file_bytes(schema, entry).await?;
+        let (place, bytes) = self.file_bytes(schema, entry, (&columns, &[]), &Share::any()).await?;
         let decoded = move || open(bytes, &columns, &[])?.map(|batch| shape(&batch.map_err(arrow_fault)?, &columns)).collect();
         let batches: Result<Vec<RecordBatch>> = self.runtime.encoders.run(decoded).await?;
         let batches = batches.map_err(|error| self.at(error, &place))?;
@@ -90,15 +93,28 @@ impl LakeTable {
         Ok(batches)
     }
 
-    /// Place and bytes of a data file, whose size is what the manifest says.
-    async fn file_bytes(&self, schema: &TableSchema, entry: &ManifestEntry) -> Result<(String, Bytes)> {
+    /// Place of a data file, whose size is what the manifest says, and what a reader of the stored ones among `columns` and of `more` needs.
+    async fn file_bytes(
+        &self,
+        schema: &TableSchema,
+        entry: &ManifestEntry,
+        (columns, more): (&[Column], &[&str]),
+        share: &Share,
+    ) -> Result<(String, FileBytes)> {
         let place = path::data_file(schema, entry)?;
+        let size = u64::try_from(entry.file.file_size).ok().filter(|size| *size > TAIL_BYTES && self.store.is_remote());
+        if let Some(size) = size {
+            let wanted = |schema: &SchemaDescriptor| picked(schema, columns, more);
+            let read = by_range(&self.store, &self.object(&place), (size, TAIL_BYTES), share, wanted).await;
+            return Ok((place.clone(), read.map_err(|error| self.at(error, &place))?));
+        }
+        let held = share.take(u64::try_from(entry.file.file_size).unwrap_or(0)).map_err(|error| self.at(error, &place))?;
         let bytes = self.store.get_existing(&self.object(&place)).await?;
         if i64::try_from(bytes.len()).ok() != Some(entry.file.file_size) {
             let error = Error::data(format!("file has {} bytes, its manifest says {}", bytes.len(), entry.file.file_size));
             return Err(self.at(error, &place));
         }
-        Ok((place, bytes))
+        Ok((place, FileBytes::whole(bytes, held)))
     }
 }
 
@@ -129,16 +145,20 @@ fn arrow_fault(source: arrow_schema::ArrowError) -> Error {
     Error::data("read parquet").with_source(source)
 }
 
-/// A reader of the stored ones among `columns`, and of columns with the names `more`.
-fn open(bytes: Bytes, columns: &[Column], more: &[&str]) -> Result<ParquetRecordBatchReader> {
-    let fault = |source: parquet::errors::ParquetError| Error::data("read parquet").with_source(source);
-    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(fault)?;
+/// The stored ones among `columns`, and columns with the names `more`.
+fn picked(schema: &SchemaDescriptor, columns: &[Column], more: &[&str]) -> ProjectionMask {
     // By place: a nested column is all its leaves, and a name may hold a dot.
     let stored = |name: &str| columns.iter().any(|column| column.stored.as_ref().is_some_and(|stored| stored.name == name));
-    let roots = builder.parquet_schema().root_schema().get_fields().iter().enumerate();
-    let picked: Vec<usize> =
-        roots.filter(|(_, field)| stored(field.name()) || more.contains(&field.name())).map(|(index, _)| index).collect();
-    let mask = ProjectionMask::roots(builder.parquet_schema(), picked);
+    let roots = schema.root_schema().get_fields().iter().enumerate();
+    let picked = roots.filter(|(_, field)| stored(field.name()) || more.contains(&field.name())).map(|(index, _)| index);
+    ProjectionMask::roots(schema, picked)
+}
+
+/// A reader of [`picked`].
+fn open(bytes: FileBytes, columns: &[Column], more: &[&str]) -> Result<ParquetRecordBatchReader> {
+    let fault = |source: parquet::errors::ParquetError| Error::data("read parquet").with_source(source);
+    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(fault)?;
+    let mask = picked(builder.parquet_schema(), columns, more);
     builder.with_projection(mask).build().map_err(fault)
 }
 

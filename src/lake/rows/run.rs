@@ -12,6 +12,7 @@ use arrow_row::{OwnedRow, Rows};
 use arrow_schema::DataType as ArrowType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
+use super::bytes::Share;
 use super::{Column, arrow_fault, check_rows, open, shape};
 use crate::error::{Error, Result};
 use crate::lake::LakeTable;
@@ -118,6 +119,8 @@ pub(super) struct Run {
     files: VecDeque<RunFile>,
     open: Option<Open>,
     last: Option<OwnedRow>,
+    /// That of all runs of the merge.
+    share: Share,
 }
 
 impl Run {
@@ -127,7 +130,7 @@ impl Run {
             let mut open = match self.open.take() {
                 Some(open) => open,
                 None => match self.files.pop_front() {
-                    Some(file) => open_file(table, file).await?,
+                    Some(file) => open_file(table, file, &self.share).await?,
                     None => return Ok(None),
                 },
             };
@@ -160,8 +163,8 @@ impl Run {
     }
 }
 
-async fn open_file(table: &LakeTable, file: RunFile) -> Result<Open> {
-    let (place, bytes) = table.file_bytes(&file.schema, &file.entry).await?;
+async fn open_file(table: &LakeTable, file: RunFile, share: &Share) -> Result<Open> {
+    let (place, bytes) = table.file_bytes(&file.schema, &file.entry, (&file.columns, &[SEQUENCE, KIND]), share).await?;
     let columns = Arc::clone(&file.columns);
     let reader = table.runtime.encoders.run(move || open(bytes, &columns, &[SEQUENCE, KIND])).await?;
     let reader = reader.map_err(|error| table.at(error, &place))?;
@@ -169,12 +172,12 @@ async fn open_file(table: &LakeTable, file: RunFile) -> Result<Open> {
 }
 
 /// The runs of a bucket: each file of level 0 is one, and so is each level above (P9.1). In the order of the manifest, upper levels first.
-pub(super) fn runs_of(files: Vec<RunFile>) -> Result<Vec<Run>> {
+pub(super) fn runs_of(files: Vec<RunFile>, share: &Share) -> Result<Vec<Run>> {
     let mut levels: BTreeMap<i32, Vec<RunFile>> = BTreeMap::new();
     for file in files {
         levels.entry(file.entry.file.level).or_default().push(file);
     }
-    let run = |files: VecDeque<RunFile>| Run { files, open: None, last: None };
+    let run = |files: VecDeque<RunFile>| Run { files, open: None, last: None, share: share.clone() };
     let zero = levels.remove(&0).unwrap_or_default();
     let mut runs = Vec::new();
     for files in levels.into_values().rev() {
