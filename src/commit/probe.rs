@@ -49,7 +49,7 @@ async fn try_twice(store: &Store, object: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::unsupported(format!("`{}` has no atomic create-if-absent", store.name(object)))
-        .with_hint("two services could both publish a snapshot there; use a store that has it, such as a local disk"))
+        .with_hint("two services could both publish a snapshot there; use a store that has it: a local disk, or S3 with conditional writes (`If-None-Match: *`)"))
 }
 
 /// Whether two creates of one object came out as they have to.

@@ -11,7 +11,7 @@ use super::layout::BucketLayout;
 use super::types::Schema;
 
 /// A table as GetTableInfo describes it (F2.4, F5.9).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableInfo {
     /// Database and name.
     pub path: TablePath,
@@ -39,6 +39,32 @@ pub struct TableInfo {
     pub created_ms: i64,
     /// Epoch milliseconds.
     pub modified_ms: i64,
+}
+
+/// The cluster puts the lake catalog's options into the properties, keys of object stores among them: of those only names are shown.
+impl std::fmt::Debug for TableInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = |(key, value): (&String, &String)| {
+            let hidden = key.starts_with("table.datalake.") && key.matches('.').count() > 2;
+            (key.clone(), if hidden { "…".to_owned() } else { value.clone() })
+        };
+        let properties: BTreeMap<String, String> = self.properties.iter().map(shown).collect();
+        f.debug_struct("TableInfo")
+            .field("path", &self.path)
+            .field("id", &self.id)
+            .field("schema", &self.schema)
+            .field("comment", &self.comment)
+            .field("partition_keys", &self.partition_keys)
+            .field("bucket_keys", &self.bucket_keys)
+            .field("bucket_count", &self.bucket_count)
+            .field("bucket_count_epoch", &self.bucket_count_epoch)
+            .field("properties", &properties)
+            .field("custom_properties", &self.custom_properties)
+            .field("remote_data_dir", &self.remote_data_dir)
+            .field("created_ms", &self.created_ms)
+            .field("modified_ms", &self.modified_ms)
+            .finish()
+    }
 }
 
 impl TableInfo {
@@ -229,5 +255,15 @@ mod tests {
         assert_eq!(table.lake_freshness(), Duration::from_secs(180));
         table.properties.insert("table.datalake.freshness".into(), "10s".into());
         assert_eq!(table.lake_freshness(), Duration::from_secs(10));
+    }
+
+    #[test]
+    fn keys_of_object_stores_that_the_cluster_tells_are_not_shown() {
+        let mut table = TableInfo::for_tests("t", 1);
+        for (key, value) in [("table.datalake.paimon.s3.secret-key", "hush"), ("table.datalake.freshness", "7s")] {
+            table.properties.insert(key.into(), value.into());
+        }
+        let shown = format!("{table:?}");
+        assert!(!shown.contains("hush") && shown.contains("s3.secret-key") && shown.contains("7s"), "{shown}");
     }
 }

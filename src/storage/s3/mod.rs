@@ -320,7 +320,22 @@ impl Bucket {
 
     pub(super) async fn size(&self, key: &StorePath, requests: &Requests) -> Result<Option<u64>, Fault> {
         let found = self.answered(Act::Head, key.as_ref(), requests, || self.client.head(key)).await;
-        absent_as_none(found.map(|meta| meta.size))
+        let found = match found {
+            Ok(meta) => Ok(meta.size),
+            // What a HEAD is refused for has no words: a GET of one byte, by the same right, has.
+            Err(fault) if fault.is_wordless() => {
+                let range = Some(GetRange::Bounded(0..1));
+                let options = || GetOptions { range: range.clone(), ..GetOptions::default() };
+                match self.once(Act::Get, key.as_ref(), requests, self.client.get_opts(key, options())).await {
+                    Ok(found) => Ok(found.meta.size),
+                    Err(Fault::Refused { status: 416, .. }) => Ok(0),
+                    Err(told @ Fault::Refused { .. }) if !told.is_passing() => Err(told),
+                    Err(_) => Err(fault),
+                }
+            }
+            Err(fault) => Err(fault),
+        };
+        absent_as_none(found)
     }
 
     pub(super) async fn put(&self, key: &StorePath, bytes: &Bytes, requests: &Requests) -> Result<(), Fault> {
@@ -468,7 +483,7 @@ fn absent_as_none<T>(found: Result<T, Fault>) -> Result<Option<T>, Fault> {
 /// A fault as an error: what was done where, what right it needed.
 pub(super) fn error(act: Act, what: &str, name: &str, folder: &str, fault: Fault) -> Error {
     let hint = fault.hint(act.right(), folder);
-    let denied = matches!(&fault, Fault::Refused { status: 401 | 403, .. });
+    let denied = fault.is_about_rights();
     let kind: Kind = fault.kind();
     let right = if denied { format!(": access is denied, the right is `{}`", act.right()) } else { String::new() };
     let error = Error::new(kind, format!("{what} `{name}`{right}")).with_source(fault);

@@ -19,6 +19,10 @@ const BODY_MAX: usize = 64 << 10;
 /// Characters of its words that are shown.
 const WORDS_MAX: usize = 300;
 
+/// Codes of credentials that have run out, and of those that the store does not know.
+const ENDED: [&str; 4] = ["ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"];
+const FOREIGN: [&str; 2] = ["InvalidToken", "InvalidAccessKeyId"];
+
 /// How a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::storage) enum Fault {
@@ -112,15 +116,19 @@ impl Fault {
 
     /// Whether other credentials may help: those are too old, or may be (HEAD has no words).
     pub(super) fn may_be_expired(&self) -> bool {
-        const CODES: [&str; 6] = [
-            "ExpiredToken",
-            "ExpiredTokenException",
-            "InvalidToken",
-            "TokenRefreshRequired",
-            "InvalidAccessKeyId",
-            "RequestExpired",
-        ];
-        CODES.contains(&self.code()) || (self.code().is_empty() && matches!(self.status(), 400 | 401 | 403))
+        ENDED.contains(&self.code()) || FOREIGN.contains(&self.code()) || self.is_wordless()
+    }
+
+    /// Whether it was refused without saying why, as a HEAD is.
+    pub(super) fn is_wordless(&self) -> bool {
+        self.code().is_empty() && matches!(self.status(), 400 | 401 | 403)
+    }
+
+    /// Whether the store knows who asks, and does not let them.
+    pub(super) fn is_about_rights(&self) -> bool {
+        const OTHERS: [&str; 2] = ["SignatureDoesNotMatch", "RequestTimeTooSkewed"];
+        let code = self.code();
+        matches!(self.status(), 401 | 403) && !OTHERS.contains(&code) && !ENDED.contains(&code) && !FOREIGN.contains(&code)
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -154,11 +162,14 @@ impl Fault {
         Some(match (status, code.as_str()) {
             (_, "NoSuchBucket") => "make the bucket, or see the warehouse's URL".to_owned(),
             (_, "RequestTimeTooSkewed") => "the clock of this machine is wrong: set it".to_owned(),
-            (_, "SignatureDoesNotMatch" | "InvalidAccessKeyId") => {
-                "the keys are not those of the store: see `s3.access_key_id` and `s3.secret_access_key`, or where they come from"
+            (_, "SignatureDoesNotMatch") => {
+                "the secret is not that of the key: see `s3.secret_access_key`, or where the credentials come from".to_owned()
+            }
+            (_, code) if FOREIGN.contains(&code) => {
+                "the store does not know these keys: see `s3.access_key_id` and `s3.session_token`, or where the credentials come from"
                     .to_owned()
             }
-            (_, "ExpiredToken" | "ExpiredTokenException") => {
+            (_, code) if ENDED.contains(&code) => {
                 "the credentials have run out, and newer ones were not to be had: see where they come from (`s3.credentials`)"
                     .to_owned()
             }
