@@ -6,11 +6,29 @@ import ssl
 import subprocess
 import urllib.request
 
+import cluster
+from case_cluster import COLUMNS, batch, snapshot_is_ours
+from case_cluster import LAKE as CLUSTER_LAKE
 from case_readback import LAKE
+from case_wire import TINY
+from checks import rows_equal
 from readers import Java
 from world import HERE, Node, build, case, check, free_port, same, tail, until
 
 KEY, SECRET = "me", "hush-hush"
+# Two things that moto lacks. It looks whether an object is there and then writes it, in threads: of creates that race several may pass.
+# And botocore, by which it looks at signatures, never signs the user agent; the AWS SDK of Fluss's servers does.
+MOTO = """import sys, threading
+import botocore.auth, moto.server
+from moto.s3.responses import S3Response
+lock, put = threading.Lock(), S3Response.put_object
+def one_by_one(response):
+    with lock:
+        return put(response)
+S3Response.put_object = one_by_one
+botocore.auth.SIGNED_HEADERS_BLACKLIST.remove("user-agent")
+moto.server.main(sys.argv[1:])
+"""
 # A user of moto's with a key of its own, who may do what is named.
 USER = """import boto3, json, sys
 iam = boto3.client("iam", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
@@ -19,6 +37,23 @@ rights = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": s
 iam.put_user_policy(UserName=sys.argv[2], PolicyName="p", PolicyDocument=json.dumps(rights))
 made = iam.create_access_key(UserName=sys.argv[2])["AccessKey"]
 print(made["AccessKeyId"], made["SecretAccessKey"])
+"""
+
+
+# A role that may do what is named, for whoever asks.
+ROLE = """import boto3, json, sys
+iam = boto3.client("iam", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+trust = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}]}
+rights = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": sys.argv[3:], "Resource": "*"}]}
+print(iam.create_role(RoleName=sys.argv[2], AssumeRolePolicyDocument=json.dumps(trust))["Role"]["Arn"])
+iam.put_role_policy(RoleName=sys.argv[2], PolicyName="p", PolicyDocument=json.dumps(rights))
+"""
+# Keys of a bucket, asked for by one who may.
+KEYS = """import boto3, sys
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id=sys.argv[2], aws_secret_access_key=sys.argv[3])
+for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake", Prefix=sys.argv[4]):
+    for found in page.get("Contents", []):
+        print(found["Key"])
 """
 
 
@@ -33,7 +68,7 @@ class Bucket:
             self.endpoint, flags = f"https://127.0.0.1:{port}", ["-s", "-c", folder / "cert.pem", "-k", folder / "key.pem"]
             self.context = ssl.create_default_context(cafile=folder / "ca.pem")
         name = "moto-tls" if tls else "moto"
-        self.process = world.start(name, [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", port, *flags])
+        self.process = world.start(name, [python, "-c", MOTO, "-H", "127.0.0.1", "-p", port, *flags])
 
         def made():
             check(self.process.poll() is None, f"moto ended: {tail(self.process.log)}")
@@ -49,11 +84,14 @@ class Bucket:
         with urllib.request.urlopen(request, timeout=5, context=self.context) as answer:
             return answer.status
 
+    def says(self, program, *args):
+        """Words that a program for boto3 prints."""
+        done = subprocess.run([os.environ["LAKEWARD_INTEROP_MOTO"], "-c", program, self.endpoint, *args], stdout=subprocess.PIPE, check=True, timeout=60)
+        return done.stdout.decode().split()
 
     def user(self, name, *rights):
         """Key and secret of a new user."""
-        done = subprocess.run([os.environ["LAKEWARD_INTEROP_MOTO"], "-c", USER, self.endpoint, name, *rights], stdout=subprocess.PIPE, check=True, timeout=60)
-        return done.stdout.decode().split()
+        return self.says(USER, name, *rights)
 
     def verify(self):
         """From now on signatures and rights are looked at."""
@@ -141,9 +179,10 @@ def signed(world, bucket):
     key, secret = bucket.user("all", "s3:*")
     poor, poor_secret = bucket.user("poor", "s3:GetObject", "s3:ListBucket")
     bucket.verify()
-    # What comes first is a HEAD, whose answer has no body that would tell why.
+    # What comes first is a HEAD, whose answer has no body that would tell why; host style is asked for through the server as a proxy.
     for who, flags, done_well, words in [("who may all", (key, secret), True, []),
-                                         ("with a wrong secret", (key, "hush-wrong"), False, ["access is denied", "s3:GetObject", "s3://lake/signed"]),
+                                         ("with a wrong secret", (key, "hush-wrong"), False, ["SignatureDoesNotMatch", "s3://lake/signed"]),
+                                         ("with a wrong key", ("AKIASTRANGER", secret), False, ["InvalidAccessKeyId", "s3://lake/signed"]),
                                          ("who may only read", (poor, poor_secret), False, ["access is denied", "s3:PutObject", "s3://lake/signed2/"])]:
         warehouse = "s3://lake/signed2" if flags[0] == poor else "s3://lake/signed"
         argv = [world.lakeward(), "quickstart", "--warehouse", warehouse, "--json", f"--s3.endpoint={bucket.endpoint}",
@@ -152,3 +191,46 @@ def signed(world, bucket):
         said = done.stderr.decode()
         check((done.returncode == 0) == done_well and all(word in said for word in words), f"quickstart of one {who}: {done.returncode}: {said[-1500:]}")
         check(flags[1] not in said + done.stdout.decode(), "a secret shows")
+    argv = [world.lakeward(), "quickstart", "--warehouse", "s3://lake/host", "--json", "--s3.endpoint=http://s3.amazonaws.com", "--s3.style=host", f"--s3.access-key={key}", f"--s3.secret-key={secret}"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100, env={**os.environ, "http_proxy": bucket.endpoint})
+    check(done.returncode == 0, f"quickstart with the bucket in the host's name: {done.returncode}: {done.stderr.decode()[-1500:]}")
+    check(bucket.says(KEYS, key, secret, "host/"), "no object came by that name")
+
+
+@case("s3-remote-log", "a real 0.9.1 cluster with its remote log in a bucket that looks at signatures and rights: Lakeward, without any key of its own, reads segments that have left the server with the cluster's tokens "
+                       "(GetFileSystemSecurityToken, of a role that may only read), each row once; no secret in any log")
+def remote_log(world):
+    bucket = Bucket(world)
+    key, secret = bucket.user("servers", "s3:*", "sts:AssumeRole")
+    role, = bucket.says(ROLE, "readers", "s3:GetObject", "s3:ListBucket")
+    bucket.verify()
+    settings = [f"s3.endpoint: {bucket.endpoint}", "s3.path.style.access: true", "s3.region: us-east-1", f"s3.access-key: {key}", f"s3.secret-key: {secret}",
+                f"s3.assumed.role.arn: {role}", f"s3.assumed.role.sts.endpoint: {bucket.endpoint}"]
+    c = cluster.up(world, shared=False, settings=[*TINY, *settings], remote="s3://lake/remote")
+    client = world.client(c.address, old=True)
+    client.ask("create", "r.log", columns=COLUMNS, buckets=2, properties={**CLUSTER_LAKE, "table.log.tiered.local-segments": "1"}, **{"bucket-keys": ["id"]})
+    rows = batch(range(3000))
+    client.ask("append", "r.log", rows=rows, **{"flush-every": 60})
+
+    def left():
+        local = list((c.folder / "data/r").glob("log-*/**/log-*"))
+        here = [folder for folder in local if (folder / f"{0:020}.log").exists()]
+        return local and not here and [key for key in bucket.says(KEYS, key, secret, "remote/log/r/log-") if key.endswith(".log")]
+    segments = until(60, "segments that have left the server", left)
+    # Nothing in the environment that could be a key.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {"HOME": str(world.here)}
+    found = []
+
+    def tiered():
+        found.extend(world.round(c.address, "--log-level", "debug", env=env)[0])
+        return sum(r["rows"] for r in found) >= len(rows)
+    until(60, "round", tiered)
+    said = (world.here / "run.log").read_text()
+    check("remote segments are read" in said, f"nothing was read from remote segments: {said[-1500:]}")
+    check(secret not in said and "SessionToken" not in said, "a secret shows")
+    snapshot_is_ours(world, c, client, "r.log")
+    rows_equal(world, c.table("r.log"), rows, skip=3)
+    checked = world.says("check", "--server", c.address)
+    same([line for line in checked if line["state"] != "ok"], [], "what `check` finds wrong")
+    check(any(line["check"] == "remote" and line["on"].startswith("s3://lake/remote") for line in checked), f"the remote folder is not tried: {checked}")
+    return f"{len(rows)} rows, {len(segments)} remote segments"

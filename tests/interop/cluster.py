@@ -35,10 +35,11 @@ class Cluster:
         return self.warehouse / f"{database}.db" / table
 
 
-def up(world, shared=True, settings=(), login=None, tablet_heap="640m"):
+def up(world, shared=True, settings=(), login=None, tablet_heap="640m", remote=None):
     """Starts the cluster and waits until the coordinator names the tablet server. A cluster that is not shared ends with its case.
 
-    `settings` are further lines of both `server.yaml`; `login` is (user, password): clients have to log in, the servers among themselves do not."""
+    `settings` are further lines of both `server.yaml`; `login` is (user, password): clients have to log in, the servers among themselves do not;
+    `remote` is the URL on S3 where logs go that leave the servers."""
     c = Cluster(world.here / "cluster")  # what is shared lies with the case that asked first
     c.client = {}
     world.real.add(c.address)
@@ -68,17 +69,25 @@ tablet-server.id: 0
 default.bucket.number: 1
 default.replication.factor: 1
 data.dir: {c.folder}/data
-remote.data.dir: file://{c.folder}/remote
+remote.data.dir: {remote or f"file://{c.folder}/remote"}
 datalake.format: paimon
 datalake.paimon.metastore: filesystem
 datalake.paimon.warehouse: {c.warehouse}
 """ + "".join(f"{line}\n" for line in settings_here))
 
+    plugins = JARS / "plugins"
+    if remote:  # no other cluster is to open so large a jar
+        plugins = c.folder / "plugins"
+        for name, jars in (("paimon", JARS / "plugins/paimon"), ("s3", JARS / "plugins-s3")):
+            (plugins / name).mkdir(parents=True)
+            for jar in jars.glob("*.jar"):
+                (plugins / name / jar.name).symlink_to(jar)
+
     def java(name, heap, main, *args):
         argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "--add-opens=java.base/java.nio=ALL-UNNAMED", f"-Djava.io.tmpdir={c.folder}/tmp",
                 f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
                 "-cp", f"{JARS}/server/*:{JARS}/log/*", main, *args]
-        return world.start(name, argv, shared=shared, folder=c.folder, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(JARS / "plugins")})
+        return world.start(name, argv, shared=shared, folder=c.folder, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(plugins)})
 
     def tablet():
         return java("tablet", tablet_heap, TABLET, "--configDir", c.folder / "conf/tablet")

@@ -6,7 +6,7 @@ use super::world::{World, events, load, with_tables_on};
 use super::*;
 use crate::rounds::binary::{Running, run};
 use crate::rounds::until;
-use crate::s3::server::Server;
+use crate::s3::server::{Server, Trouble};
 
 /// `lakeward run` until a signal ends it.
 fn daemon(world: &World, name: &str, fail: Option<&str>, more: &[&str]) -> Running {
@@ -66,6 +66,48 @@ async fn on_s3_a_daemon_holds_the_table_that_is_denied_and_goes_on_with_others()
     until(&world.runtime, "the other table goes on", tiered).await;
     ends(running).await;
     world.bucket().allow_all();
+    world.settle().await;
+    world.audit().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_s3_check_and_run_refuse_a_store_that_lets_two_creates_pass_and_check_names_rights_that_are_missing() {
+    let mut world = with_tables_on(Some(Server::start())).await;
+    load(&mut world).await;
+    let flags = world.flags();
+    let address = world.address().to_owned();
+    let says = async |command: &[&str]| {
+        let flags = flags.iter().map(String::as_str).collect::<Vec<_>>();
+        let ended = run(&[command, &["--server", &address], &flags].concat(), None).await;
+        assert!(!format!("{ended:?}").contains("hush"), "{ended:?}");
+        ended
+    };
+    let check = async |code: i32, words: &[&str]| {
+        let ended = says(&["check"]).await;
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert!(words.iter().all(|word| ended.stdout.contains(word)), "{words:?}: {ended:?}");
+    };
+    let before = world.bucket().keys();
+    check(0, &["s3://lake/w"]).await;
+    world.bucket().trouble(|asked| (asked.act == "create").then_some(Trouble::Unconditional));
+    check(4, &["no atomic create-if-absent", "If-None-Match"]).await;
+    let refused = async || {
+        let ended = says(&["run", "--once"]).await;
+        // Until their freshness has run out, no table is handed out.
+        (ended.code != Some(0)).then_some(ended)
+    };
+    let ended = until(&world.runtime, "a table is handed out", refused).await;
+    assert!(ended.code == Some(4) && ended.stderr.contains("no atomic create-if-absent"), "{ended:?}");
+    world.bucket().calm();
+    for (act, right) in [("create", "s3:PutObject"), ("delete", "s3:DeleteObject")] {
+        world.bucket().deny(act, "w/demo.db/orders/snapshot/");
+        check(2, &[right, "s3://lake/w/demo.db/orders/snapshot/"]).await;
+        world.bucket().allow_all();
+    }
+    let left: Vec<_> = world.bucket().keys().into_iter().filter(|key| !before.contains(key)).collect();
+    // Whoever may not delete leaves the probe.
+    assert!(left.len() == 1 && left[0].contains(".lakeward-check-"), "{left:?}");
+    world.inspect().await;
     world.settle().await;
     world.audit().await;
 }

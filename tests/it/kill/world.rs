@@ -330,6 +330,10 @@ impl World {
     }
 
     pub(super) async fn inspect(&mut self) {
+        // What the dead one had sent and nobody had taken yet must not land behind the look.
+        if let Some(bucket) = &self.bucket {
+            bucket.has_caught_up().await;
+        }
         let mut auditor = std::mem::take(&mut self.auditor);
         auditor.look(self, false).await;
         self.auditor = auditor;

@@ -118,6 +118,31 @@ async fn what_may_be_repeated_is_and_a_refusal_is_final() {
 }
 
 #[tokio::test]
+async fn a_table_that_is_throttled_slows_down_by_itself() {
+    let server = Server::start();
+    server.trouble(|asked| asked.key.starts_with("w/d.db/busy/").then_some(Trouble::Answer(503, "SlowDown")));
+    let store = store(&server);
+    let busy = async || store.put("d.db/busy/a", "x".into()).await;
+    let mut puts = std::pin::pin!(futures::future::join_all([busy(), busy(), busy(), busy()]));
+    let others = async {
+        for name in 0..200 {
+            store.put(&format!("d.db/calm/{name}"), "x".into()).await.unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = &mut puts => panic!("{ended:?}"),
+        () = others => {}
+    }
+    let sent = server.asked().into_iter().filter(|asked| asked.key.contains("/busy/")).count();
+    assert!((4..40).contains(&sent), "{sent} requests to a store that asks for fewer");
+    server.calm();
+    for put in puts.await {
+        put.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_part_that_fails_is_sent_again_and_a_lost_completion_is_found_out() {
     for trouble in [Trouble::Lost, Trouble::Cut, Trouble::Answer(503, "SlowDown"), Trouble::Done(500, "InternalError")] {
         let server = Server::start();
@@ -193,6 +218,9 @@ async fn what_is_denied_names_the_right_and_the_prefix_and_nothing_secret() {
     ] {
         server.allow_all();
         server.deny(act, "w/d.db");
+        if act == "head" {
+            server.deny("get", "w/d.db");
+        }
         let error = match act {
             "get" => store.get("d.db/t/a").await.map(drop),
             "head" => store.size("d.db/t/a").await.map(drop),
@@ -210,6 +238,41 @@ async fn what_is_denied_names_the_right_and_the_prefix_and_nothing_secret() {
         assert!(hint.contains("`s3://lake/w/d.db/"), "{act}: {hint}");
         assert!(!chain.contains("hush") && !format!("{error:?}").contains("hush"), "{chain}");
     }
+}
+
+/// A HEAD is answered without a body, whatever is wrong.
+#[tokio::test]
+async fn why_a_look_at_an_object_is_refused_is_found_out_by_reading_a_byte_of_it() {
+    for (status, code, denied, help) in [
+        (403, "SignatureDoesNotMatch", false, "`s3.secret_access_key`"),
+        (403, "InvalidAccessKeyId", false, "`s3.access_key_id`"),
+        (400, "InvalidToken", false, "`s3.session_token`"),
+        (403, "RequestTimeTooSkewed", false, "clock"),
+        (400, "ExpiredToken", false, "have run out"),
+        (403, "AccessDenied", true, "the right `s3:GetObject` on `s3://lake/w/d.db/`"),
+    ] {
+        let server = Server::start();
+        server.trouble(move |_| Some(Trouble::Answer(status, code)));
+        let error = store(&server).size("d.db/a").await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{code}");
+        assert!(error.chain().contains(code), "{}", error.chain());
+        assert_eq!(error.chain().contains("the right is"), denied, "{}", error.chain());
+        let hint = error.hint().unwrap().replace("d.db/*", "d.db/");
+        assert!(hint.contains(help), "{code}: {hint}");
+        let asked = server.asked();
+        assert_eq!(asked.iter().map(|asked| asked.act).collect::<Vec<_>>(), ["head", "get"], "{code}");
+        assert_eq!(asked[1].range, Some((0, 0)));
+    }
+    // A server that minds HEAD alone.
+    let server = Server::start();
+    server.put("lake", "w/a", "0123456789");
+    server.deny("head", "w/");
+    assert_eq!(store(&server).size("a").await.unwrap(), Some(10));
+    assert_eq!(store(&server).size("b").await.unwrap(), None);
+    // The second answer does not come: what is known of the first is told.
+    server.trouble(|asked| (asked.act == "get").then_some(Trouble::Cut));
+    let error = store(&server).size("a").await.unwrap_err();
+    assert!(error.chain().contains("the right is `s3:GetObject`"), "{}", error.chain());
 }
 
 #[tokio::test]

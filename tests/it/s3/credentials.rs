@@ -11,7 +11,7 @@ use lakeward::runtime::Clock;
 use lakeward::storage::{Remote, Store, StoreOptions, Token, Tokens, open};
 
 use super::server::{PASS, Server};
-use crate::rounds::binary::run_in;
+use crate::rounds::binary::{Ended, run_in};
 
 fn options(server: &Server, more: &[(&str, &str)]) -> BTreeMap<String, String> {
     let mut options = BTreeMap::from([("s3.endpoint".to_owned(), server.endpoint())]);
@@ -103,21 +103,114 @@ async fn a_source_of_credentials_that_is_not_there_is_named_and_may_come_back() 
     assert!(error.chain().contains("the instance's metadata"), "{}", error.chain());
 }
 
-#[tokio::test]
-async fn what_a_container_is_given_carries_whole_rounds_of_a_process() {
+/// A command in an environment with these variables alone to find credentials by.
+async fn command(server: &Server, args: &[&str], variables: &[(&str, &str)]) -> Ended {
+    let folder = tempfile::tempdir().unwrap();
+    let args = [args, &["--json", "--log-level", "debug"]].concat();
+    let endpoint = server.endpoint();
+    let found = [("HOME", folder.path().to_str().unwrap()), ("AWS_ENDPOINT_URL_S3", &endpoint)];
+    let ended = run_in(&args, &[&found[..], variables].concat()).await;
+    assert!(!format!("{ended:?}").contains("hush"), "{ended:?}");
+    ended
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_source_of_credentials_carries_whole_rounds_of_a_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let profiles = file(
+        "credentials",
+        "[other]\naws_access_key_id=x\naws_secret_access_key=hush\n[lake]\naws_access_key_id = me\naws_secret_access_key = hush-hush\n",
+    );
+    let (web, pass) = (file("web", "hush-web\n"), file("pass", &format!("{PASS}\n")));
     let server = Server::start();
     server.hand_out(Duration::from_secs(600));
-    let folder = tempfile::tempdir().unwrap();
-    let (url, endpoint) = (format!("{}/credentials", server.endpoint()), format!("--s3.endpoint={}", server.endpoint()));
-    let variables = [
-        ("HOME", folder.path().to_str().unwrap()),
-        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", url.as_str()),
-        ("AWS_CONTAINER_AUTHORIZATION_TOKEN", PASS),
+    server.let_in("me", Duration::from_secs(600));
+    let (at, url) = (server.endpoint(), format!("{}/credentials", server.endpoint()));
+    let sources = [
+        (vec![("AWS_ACCESS_KEY_ID", "me"), ("AWS_SECRET_ACCESS_KEY", "hush-hush"), ("AWS_SESSION_TOKEN", "hush-token")], false),
+        (vec![("AWS_SHARED_CREDENTIALS_FILE", profiles.as_str()), ("AWS_PROFILE", "lake")], false),
+        (
+            vec![
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", &web),
+                ("AWS_ROLE_ARN", "arn:aws:iam::1:role/lakeward"),
+                ("AWS_ENDPOINT_URL_STS", &at),
+            ],
+            true,
+        ),
+        (vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url), ("AWS_CONTAINER_AUTHORIZATION_TOKEN", PASS)], true),
+        (vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url), ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &pass)], true),
+        (vec![("AWS_EC2_METADATA_SERVICE_ENDPOINT", &at)], true),
     ];
-    let ended = run_in(&["quickstart", "--warehouse", "s3://lake/w", "--json", &endpoint], &variables).await;
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(!format!("{ended:?}").contains("hush"), "{ended:?}");
-    assert_eq!((server.refused(), server.handed_out() > 0), (0, true));
+    for (index, (variables, handed_out)) in sources.into_iter().enumerate() {
+        let before = server.handed_out();
+        let ended = command(&server, &["quickstart", "--warehouse", &format!("s3://lake/{index}")], &variables).await;
+        assert_eq!(ended.code, Some(0), "{variables:?}: {ended:?}");
+        assert_eq!((server.refused(), server.handed_out() > before), (0, handed_out), "{variables:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_of_credentials_that_turns_us_away_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let pass = folder.path().join("pass");
+    std::fs::write(&pass, "hush-another").unwrap();
+    let (pass, none) = (pass.to_str().unwrap().to_owned(), folder.path().join("none").to_str().unwrap().to_owned());
+    let server = Server::start();
+    server.hand_out(Duration::from_secs(600));
+    let url = format!("{}/credentials", server.endpoint());
+    for (variables, words) in [
+        (
+            vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", url.as_str()), ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "hush-another")],
+            vec!["the container's endpoint", "401"],
+        ),
+        (
+            vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url), ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &pass)],
+            vec!["the container's endpoint", "401"],
+        ),
+        (
+            vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url), ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &none)],
+            vec!["the container's endpoint", &none],
+        ),
+        (
+            vec![("AWS_WEB_IDENTITY_TOKEN_FILE", &none), ("AWS_ROLE_ARN", "arn:aws:iam::1:role/lakeward")],
+            vec!["web identity", &none],
+        ),
+        (vec![("AWS_SHARED_CREDENTIALS_FILE", &pass)], vec!["the credentials file", "profile `default`"]),
+        (
+            vec![("AWS_ACCESS_KEY_ID", "stranger"), ("AWS_SECRET_ACCESS_KEY", "hush-hush")],
+            vec!["InvalidAccessKeyId", "does not know these keys"],
+        ),
+    ] {
+        let ended = command(&server, &["inspect", "s3://lake/w/demo.db/orders"], &variables).await;
+        assert_eq!(ended.code, Some(2), "{variables:?}: {ended:?}");
+        assert!(words.iter().all(|word| ended.stderr.contains(word)), "{words:?}: {ended:?}");
+    }
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+/// No name below `localhost` is known everywhere, so the server is asked as a proxy, which gets the name as it is.
+#[tokio::test]
+async fn a_bucket_in_the_hosts_name_carries_whole_rounds_of_a_process_also_through_a_proxy() {
+    let server = Server::start();
+    let proxy = server.endpoint();
+    let variables = [("http_proxy", proxy.as_str()), ("AWS_ACCESS_KEY_ID", "me"), ("AWS_SECRET_ACCESS_KEY", "hush-hush")];
+    for flags in [
+        ["--s3.endpoint=http://s3.lakeward.test", "--s3.style=host"],
+        ["--s3.endpoint=http://s3.lakeward.test", "--fs.s3a.path.style.access=false"],
+    ] {
+        let warehouse = if flags[1].contains("host") { "s3://lake/w/1" } else { "s3a://lake/w/2" };
+        let args = [&["quickstart", "--warehouse", warehouse], &flags[..]].concat();
+        let ended = command(&server, &args, &variables).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let asked = server.asked();
+        assert!(asked.len() > 20 && asked.iter().all(|asked| asked.host_style && !asked.key.starts_with("lake")), "{asked:?}");
+        assert!(server.keys().iter().all(|key| key.starts_with("lake/w/")), "{:?}", server.keys());
+    }
 }
 
 /// A cluster that hands out tokens for its remote storage.

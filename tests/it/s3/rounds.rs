@@ -97,14 +97,30 @@ impl World {
         }
     }
 
+    /// Rows of 20 KB that no codec makes much smaller, into the first bucket of the first table.
+    fn load_large(&mut self, rows: i64) {
+        let rng = Rng::from_seed(9);
+        let word = |_: &i64| (0..20_000).map(|_| char::from(u8::try_from(rng.below(127)).unwrap())).collect::<String>();
+        let ids: Vec<i64> = (self.next_id..self.next_id + rows).collect();
+        self.next_id += rows;
+        let (table, day) = &self.tables[0];
+        for ids in ids.chunks(50) {
+            let columns = vec![
+                Arc::new(Int64Array::from(ids.to_vec())) as _,
+                Arc::new(StringArray::from_iter_values(ids.iter().map(|_| "a"))) as _,
+                Arc::new(StringArray::from_iter_values(ids.iter().map(word))) as _,
+            ];
+            let batch = RecordBatch::try_new(arrow_schema(&table.schema).unwrap(), columns).unwrap();
+            let bucket = TableBucket { table: table.id, partition: Some(day.id), bucket: BucketId(0) };
+            self.cluster.append(bucket, SchemaId(1), &batch, None).unwrap();
+        }
+    }
+
     fn context(&self) -> RoundContext {
         let service: Arc<MemoryService> = Arc::new(self.cluster.service(memory::Faults::default()));
-        RoundContext {
-            scan: Arc::clone(&service) as _,
-            ledger: service,
-            runtime: self.runtime.clone(),
-            options: Options::default(),
-        }
+        let mut options = Options::default();
+        (options.write.row_group_bytes, options.write.part_bytes) = (2 << 20, 5 << 20);
+        RoundContext { scan: Arc::clone(&service) as _, ledger: service, runtime: self.runtime.clone(), options }
     }
 
     async fn round(&self, name: &str) -> Result<RoundSummary> {
@@ -181,6 +197,7 @@ async fn a_round_lists_nothing_but_pins_while_the_hint_is_there_and_tells_what_i
         let listed: BTreeSet<&str> = asked.iter().filter(|asked| asked.act == "list").map(|asked| asked.key.as_str()).collect();
         assert_eq!(listed, BTreeSet::from(["w/demo.db/t/consumer/"]));
         assert_eq!(summary.requests, counts(&asked));
+        assert!(!asked.iter().any(|asked| asked.act == "begin"), "small files go up in one request");
         let total: u64 = summary.requests.values().sum();
         assert!(total <= 70, "{total} requests: {:?}", summary.requests);
     }
@@ -199,6 +216,7 @@ async fn a_table_that_is_denied_says_the_right_and_the_prefix_and_others_go_on()
         ("put", "day=a/", "s3:PutObject"),
         ("get", "snapshot/", "s3:GetObject"),
         ("list", "consumer/", "s3:ListBucket"),
+        ("delete", "consumer/", "s3:DeleteObject"),
     ] {
         let mut world = World::new(&["t", "u"]).await;
         world.load();
@@ -209,13 +227,31 @@ async fn a_table_that_is_denied_says_the_right_and_the_prefix_and_others_go_on()
                 let told = format!("{} {}", error.chain(), error.hint().unwrap_or_default());
                 assert!(told.contains(right) && told.contains("s3://lake/w/demo.db/t/"), "{act} {folder}: {told}");
             }
-            // Removing others' pins is no reason to fail a round that has published.
-            Ok(summary) => assert!(act == "list" && matches!(summary.outcome, RoundOutcome::Committed { .. }), "{act} {folder}"),
+            // Removing pins is no reason to fail a round that has published.
+            Ok(summary) => {
+                assert!(folder == "consumer/" && matches!(summary.outcome, RoundOutcome::Committed { .. }), "{act} {folder}")
+            }
         }
         assert!(matches!(world.round("u").await.unwrap().outcome, RoundOutcome::Committed { .. }));
         world.server.allow_all();
         world.heals().await;
     }
+}
+
+#[tokio::test]
+async fn a_table_whose_hint_is_missing_is_listed_and_whoever_may_not_is_told() {
+    let mut world = World::new(&["t"]).await;
+    world.load();
+    world.round("t").await.unwrap();
+    world.server.trouble(|asked| asked.key.ends_with("/LATEST").then_some(Trouble::Answer(404, "NoSuchKey")));
+    world.server.deny("list", "w/demo.db/t/snapshot/");
+    world.load();
+    let error = world.round("t").await.unwrap_err();
+    let told = format!("{} {}", error.chain(), error.hint().unwrap_or_default());
+    assert!(error.kind() == Kind::Invalid && told.contains("s3:ListBucket") && told.contains("w/demo.db/t/snapshot/"), "{told}");
+    world.server.allow_all();
+    assert!(matches!(world.round("t").await.unwrap().outcome, RoundOutcome::Committed { .. }));
+    world.heals().await;
 }
 
 #[tokio::test]
@@ -228,6 +264,84 @@ async fn a_store_without_create_if_absent_is_refused_before_anything_lies_there(
     assert_eq!(error.kind(), Kind::Unsupported, "{}", error.chain());
     assert!(error.chain().contains("no atomic create-if-absent"), "{}", error.chain());
     assert_eq!(world.server.keys(), before);
+}
+
+#[tokio::test]
+async fn uploads_of_a_round_that_fails_or_is_dropped_are_given_up() {
+    let mut world = World::new(&["t"]).await;
+    world.load_large(600);
+    let parts = |asked: Vec<Asked>| asked.iter().filter(|asked| asked.act == "part").count();
+    let none_hangs = async |world: &World| {
+        while world.server.uploads() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    world.server.deny("finish", "w/demo.db/t/");
+    assert_eq!(world.round("t").await.unwrap_err().kind(), Kind::Invalid);
+    assert!(parts(world.server.asked()) > 1);
+    none_hangs(&world).await;
+    world.server.allow_all();
+    // The service loses the lease, or ends, while parts are on their way.
+    let (begun, seen) = tokio::sync::oneshot::channel();
+    let mut begun = Some(begun);
+    world.server.trouble(move |asked| {
+        (asked.act == "part").then(|| {
+            begun.take().map(|begun| begun.send(()));
+            Trouble::Slow(Duration::from_millis(300))
+        })
+    });
+    tokio::select! {
+        ended = world.round("t") => panic!("{ended:?}"),
+        seen = seen => seen.unwrap(),
+    }
+    assert!(world.server.uploads() > 0);
+    none_hangs(&world).await;
+    assert!(!world.server.keys().iter().any(|key| key.contains("/data-")), "{:?}", world.server.keys());
+    world.heals().await;
+}
+
+#[tokio::test]
+async fn of_a_large_file_footer_and_wanted_columns_are_read_by_range_and_a_small_one_in_one_request() {
+    let mut world = World::new(&["t"]).await;
+    world.load();
+    world.round("t").await.unwrap();
+    world.load_large(300);
+    world.round("t").await.unwrap();
+    let (lake, _) = round::open_lake(&world.tables[0].0, &world.runtime).await.unwrap();
+    let snapshot = lake.snapshot(2).await.unwrap().unwrap();
+    let sizes: BTreeMap<i64, String> = lake
+        .live_entries(&snapshot, None)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|entry| (entry.file.file_size, entry.file.file_name))
+        .collect();
+    let (large, name) = sizes.last_key_value().unwrap();
+    assert!(*large > 4_000_000 && sizes.len() > 1, "{sizes:?}");
+    let asked_for = |columns: Option<Vec<&'static str>>| {
+        let (world, lake, snapshot, others) = (&world, &lake, &snapshot, sizes.len() - 1);
+        async move {
+            world.server.asked();
+            let batches = lake.read_rows(snapshot, None, columns.as_deref()).await.unwrap();
+            let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+            assert_eq!(i64::try_from(rows).unwrap(), world.next_id);
+            let asked: Vec<Asked> = world.server.asked().into_iter().filter(|asked| asked.key.contains("/data-")).collect();
+            let (large, small): (Vec<_>, Vec<_>) = asked.into_iter().partition(|asked| asked.key.ends_with(name.as_str()));
+            assert_eq!(small.len(), others, "one each: {small:?}");
+            let bytes: u64 = large.iter().map(|asked| asked.range.map_or(0, |(start, end)| end + 1 - start)).sum();
+            (large.len(), bytes)
+        }
+    };
+    // The footer, and what is wanted of each row group, which lie apart.
+    let groups = large / (2 << 20) + 1;
+    let (requests, bytes) = asked_for(Some(vec!["id", "day"])).await;
+    assert!(
+        requests > 1 && i64::try_from(requests).unwrap() <= 2 + groups && bytes < 200_000,
+        "{requests} requests, {bytes} bytes of {large}"
+    );
+    let (requests, bytes) = asked_for(None).await;
+    assert!(requests <= 3 && i64::try_from(bytes).unwrap() <= large + (64 << 10), "{requests} requests, {bytes} bytes of {large}");
+    world.heals().await;
 }
 
 /// Rounds follow each other with credentials of `life`, from the instance or for a web identity, over a server that turns away those

@@ -14,7 +14,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use lakeward::runtime::Clock;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 /// What a request asked for.
@@ -24,6 +25,10 @@ pub(crate) struct Asked {
     pub(crate) act: &'static str,
     /// Key, or prefix of a list.
     pub(crate) key: String,
+    /// Bytes that are asked for, if not all.
+    pub(crate) range: Option<(u64, u64)>,
+    /// The bucket stood in the host's name.
+    pub(crate) host_style: bool,
 }
 
 /// What goes wrong with a request.
@@ -193,6 +198,20 @@ impl Server {
         lock(&self.state).uploads.insert(format!("hangs-{key}"), parts);
     }
 
+    /// Everything has been done that was sent before, also by processes that are dead by now.
+    ///
+    /// The server is one thread that takes what has arrived in turn: a question that is asked when an earlier one was answered is answered
+    /// behind what had arrived before that.
+    pub(crate) async fn has_caught_up(&self) {
+        for _ in 0..4 {
+            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            stream.write_all(b"GET /ping HTTP/1.1\r\nhost: me\r\nconnection: close\r\n\r\n").await.unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        }
+    }
+
     /// Uploads that hang.
     pub(crate) fn uploads(&self) -> usize {
         lock(&self.state).uploads.len()
@@ -230,6 +249,9 @@ impl std::error::Error for HangUp {}
 type Answer = Response<Full<Bytes>>;
 
 async fn serve(state: Arc<Mutex<State>>, request: Request<Incoming>) -> Result<Answer, HangUp> {
+    if request.uri().path() == "/ping" {
+        return Ok(answer(200, ""));
+    }
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_gone| HangUp)?.to_bytes();
     let call = Call::read(&head, body);
@@ -262,7 +284,6 @@ struct Call {
     asked: Asked,
     bucket: String,
     query: BTreeMap<String, String>,
-    range: Option<(u64, u64)>,
     key_id: String,
     authorization: String,
     path: String,
@@ -281,7 +302,13 @@ impl Call {
             .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
             .map(|(key, value)| (decoded(key), decoded(&value.replace('+', " "))))
             .collect();
-        let path = decoded(head.uri.path());
+        let mut path = decoded(head.uri.path());
+        // As of a proxy the host's name is any; whoever asks for an address says the bucket in the path.
+        let host = head.uri.host().map_or_else(|| header("host"), str::to_owned);
+        let virtual_host = host.split_once(".s3.").map(|(bucket, _)| bucket.to_owned());
+        if let Some(bucket) = &virtual_host {
+            path = format!("/{bucket}{path}");
+        }
         let (bucket, key) = path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
         let has = |name: &str| query.contains_key(name);
         let act = match head.method.as_str() {
@@ -309,9 +336,8 @@ impl Call {
             .and_then(|range| range.split_once('-'))
             .map(|(start, end)| (start.parse().unwrap(), end.parse().unwrap_or(u64::MAX)));
         Self {
-            asked: Asked { act, key: shown },
+            asked: Asked { act, key: shown, range, host_style: virtual_host.is_some() },
             bucket: bucket.to_owned(),
-            range,
             key_id: key_id.to_owned(),
             authorization,
             path: path.clone(),
@@ -410,7 +436,7 @@ fn act(state: &Mutex<State>, call: &Call, conditions: bool) -> Answer {
             let length = |builder: hyper::http::response::Builder| {
                 builder.header("etag", "\"tag\"").header("last-modified", "Mon, 30 Nov 2026 12:00:00 GMT")
             };
-            match call.range {
+            match call.asked.range {
                 Some((start, _)) if start >= size => error(416, "InvalidRange"),
                 Some((start, end)) => {
                     let end = end.saturating_add(1).min(size);
