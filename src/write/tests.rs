@@ -262,6 +262,35 @@ async fn files_hold_only_what_java_reads_right() {
 }
 
 #[tokio::test]
+async fn the_first_rows_of_a_file_decide_about_a_dictionary_for_all_of_it() {
+    const ROWS: u64 = 5_000;
+    let schema = table(vec![field(0, "note", DataType::nullable(TypeKind::String))], &[]);
+    let repeated = |row: u64| format!("one of four notes, the {}", row % 4);
+    let unique = |row: u64| format!("{:016x}", row.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let texts: [(&dyn Fn(u64) -> String, &dyn Fn(u64) -> String, bool); 2] =
+        [(&repeated, &unique, true), (&unique, &repeated, false)];
+    for (first, second, dictionary) in texts {
+        let store = Store::in_memory();
+        let options = WriteOptions { row_group_rows: usize::try_from(ROWS).unwrap(), ..WriteOptions::default() };
+        let context = context(&store, &schema, options);
+        let mut writer = BucketWriter::new(Arc::clone(&context), target(), 0).unwrap();
+        for texts in [first, second] {
+            let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..ROWS).map(texts)));
+            let rows = RecordBatch::try_new(lake_arrow_schema(&schema).unwrap(), vec![texts]).unwrap();
+            writer.write(rows, None, 0, context.runtime.budget.acquire(1).await).await.unwrap();
+        }
+        let entries = writer.finish().await.unwrap().data;
+        let reader = SerializedFileReader::new(written(&store, &entries[0]).await).unwrap();
+        let groups = reader.metadata().row_groups();
+        assert_eq!((entries.len(), groups.len()), (1, 2));
+        for group in groups {
+            let encodings: Vec<Encoding> = group.column(0).encodings().collect();
+            assert_eq!(encodings.contains(&Encoding::RLE_DICTIONARY), dictionary, "{encodings:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_column_with_nan_has_no_bounds_in_manifest_or_file() {
     let double = DataType::nullable(TypeKind::Double);
     for (mode, values) in [("truncate(16)", [1.0, f64::NAN, 3.0]), ("none", [1.0, f64::NAN, 3.0]), ("full", [1.0, 2.0, 3.0])] {
