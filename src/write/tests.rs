@@ -264,11 +264,11 @@ async fn files_hold_only_what_java_reads_right() {
 #[tokio::test]
 async fn the_first_rows_of_a_file_decide_about_a_dictionary_for_all_of_it() {
     const ROWS: u64 = 5_000;
+    type Text = fn(u64) -> String;
     let schema = table(vec![field(0, "note", DataType::nullable(TypeKind::String))], &[]);
     let repeated = |row: u64| format!("one of four notes, the {}", row % 4);
     let unique = |row: u64| format!("{:016x}", row.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let texts: [(&dyn Fn(u64) -> String, &dyn Fn(u64) -> String, bool); 2] =
-        [(&repeated, &unique, true), (&unique, &repeated, false)];
+    let texts: [(Text, Text, bool); 2] = [(repeated, unique, true), (unique, repeated, false)];
     for (first, second, dictionary) in texts {
         let store = Store::in_memory();
         let options = WriteOptions { row_group_rows: usize::try_from(ROWS).unwrap(), ..WriteOptions::default() };
