@@ -94,11 +94,11 @@ def theirs(world, cluster, table, rows, parallelism, jvm):
 
 
 def ours(world, cluster, table, rows, memory):
-    """`lakeward run --once`, for this table alone: the whole process, from its start to its end."""
+    """`lakeward run --once`, for this table alone, with one arena of the allocator (docs/performance.md): the whole process, from its start to its end."""
     argv = [world.lakeward(), "run", "--server", cluster.address, "--once", "--json", "--set", f"tables.include={table}", "--set", f"memory.limit={memory}"]
     meter, most = None, 0
     with open(world.here / f"{table}.json", "w+b") as out:
-        process = world.start(table, argv, stdout=out)
+        process = world.start(table, argv, stdout=out, env={"MALLOC_ARENA_MAX": "1", **os.environ})
         meter = Meter(cluster, process.pid)
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             most = max(most, peak(process.pid))
