@@ -93,6 +93,9 @@ impl Default for Options {
     }
 }
 
+/// Splits in progress at once, however little memory there is.
+const SPLITS_MIN: usize = 4;
+
 /// What all rounds of a process share.
 #[derive(Clone)]
 pub struct RoundContext {
@@ -245,7 +248,9 @@ async fn attempt(context: &RoundContext, job: &Job, round: RoundId, stop: &Cance
         deadline: limits.deadline,
         progress: limits.progress.clone(),
     };
-    let mut done = work.run(targets, context.options.splits_max).await?;
+    // Each split in progress has room for a fetch at least: more of them would only make each other's files smaller.
+    let fits = runtime.budget.total() / usize::try_from(read.bucket_bytes).unwrap_or(1).max(1);
+    let mut done = work.run(targets, context.options.splits_max.min(fits.max(SPLITS_MIN))).await?;
     // Nothing is held, fetched or waited for any more while the commit runs.
     drop(work);
     summary.write_ms = watch.lap_ms();

@@ -286,15 +286,15 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Memory for a batch; what waits in the largest bucket is encoded where there is none.
+    /// Memory for a batch; where there is none, the bucket that holds most gives back.
     async fn permit(&mut self, bytes: usize) -> Result<crate::runtime::Permit> {
         let budget = self.context.runtime.budget.clone();
         loop {
             if let Some(permit) = budget.try_acquire(bytes) {
                 return Ok(permit);
             }
-            match self.writers.values_mut().max_by_key(|writer| writer.buffered_bytes()) {
-                Some(writer) if writer.buffered_bytes() > 0 => writer.flush().await?,
+            match self.writers.values_mut().max_by_key(|writer| writer.held_bytes()) {
+                Some(writer) if writer.held_bytes() > 0 => writer.relieve().await?,
                 _ => return Ok(budget.acquire(bytes).await),
             }
         }

@@ -65,7 +65,7 @@ fn start(args: &Args) -> Result<(tokio::runtime::Runtime, Settings, Runtime), En
         .map_err(|source| Error::internal("start the async runtime").with_source(source))?;
     let memory = settings.memory_limit.unwrap_or_else(memory_default);
     let threads = settings.encoder_threads.unwrap_or_else(threads_default);
-    // A quarter is set aside for what encoders, uploads and manifest scans take; the rest is for rows in flight.
+    // A quarter is set aside for what encoders, uploads, sorts and manifest scans take; the rest is for rows in flight.
     let runtime = Runtime::system(threads, memory - memory / 4)?;
     let stores = runtime.stores.clone().with_options(settings.stores.0.clone());
     Ok((tokio, settings, Runtime { stores, ..runtime }))

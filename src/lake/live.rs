@@ -13,6 +13,10 @@ use crate::model::{DataType, Datum};
 use crate::paimon::manifest::{decode_entries, decode_index_names, decode_list};
 use crate::paimon::merge::{FileIdentity, merge_entries};
 use crate::paimon::{BinaryRow, EntryKind, ManifestEntry, ManifestFile, Snapshot, path};
+use crate::runtime::Permit;
+
+/// What the entries of a manifest take in memory, as a multiple of the manifest, about.
+const EXPANSION: usize = 16;
 
 /// Which partitions a scan looks at; `None` = all.
 pub type PartitionFilter<'a> = Option<&'a BTreeSet<BinaryRow>>;
@@ -214,7 +218,13 @@ impl LakeTable {
         let mut manifests = self.manifests(snapshot).await?;
         manifests.retain(|manifest| pruning.wants(manifest));
         let deletes = manifests.iter().any(|manifest| manifest.num_deleted_files != 0);
-        self.for_each_manifest(manifests.into_iter().map(|manifest| manifest.file_name).collect(), |mut entries| {
+        let read = async |manifest: ManifestFile| {
+            let permit = self.room_for([&manifest]).await;
+            self.read_manifest(&manifest.file_name).await.map(|entries| (entries, permit))
+        };
+        // Each takes its place in the queue for memory in its turn, so the first never waits for one behind it.
+        let mut reads = stream::iter(manifests).map(read).buffered(READS_MAX);
+        while let Some((mut entries, _permit)) = reads.try_next().await? {
             if let Some(filter) = filter {
                 entries.retain(|entry| filter.contains(&entry.partition));
             }
@@ -225,9 +235,16 @@ impl LakeTable {
                     self.location()
                 )));
             }
-            each(entries, deletes)
-        })
-        .await
+            each(entries, deletes)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for memory for these manifests and their entries. Who has it must not ask again.
+    pub(super) async fn room_for(&self, manifests: impl IntoIterator<Item = &ManifestFile>) -> Permit {
+        let bytes = manifests.into_iter().map(|manifest| usize::try_from(manifest.file_size).unwrap_or(0));
+        let bytes = bytes.fold(0_usize, usize::saturating_add).saturating_mul(EXPANSION);
+        self.runtime.aside.scans.acquire(bytes).await
     }
 }
 
@@ -235,7 +252,30 @@ impl LakeTable {
 #[derive(Default)]
 struct Facts {
     partitions: BTreeMap<BinaryRow, LivePartition>,
-    open: BTreeMap<FileIdentity, ManifestEntry>,
+    open: BTreeMap<FileIdentity, Open>,
+}
+
+/// What is kept of a file that may be removed further on.
+struct Open {
+    partition: BinaryRow,
+    bucket: i32,
+    total_buckets: i32,
+    max_sequence: i64,
+    rows: i64,
+    bytes: i64,
+}
+
+impl Open {
+    fn new(entry: ManifestEntry) -> Self {
+        Self {
+            partition: entry.partition,
+            bucket: entry.bucket,
+            total_buckets: entry.total_buckets,
+            max_sequence: entry.file.max_sequence_number,
+            rows: entry.file.row_count,
+            bytes: entry.file.file_size,
+        }
+    }
 }
 
 impl Facts {
@@ -243,9 +283,9 @@ impl Facts {
         for entry in entries {
             match entry.kind {
                 EntryKind::Add if deletes => {
-                    self.open.insert(FileIdentity::of(&entry), entry);
+                    self.open.insert(FileIdentity::of(&entry), Open::new(entry));
                 }
-                EntryKind::Add => self.count(&entry),
+                EntryKind::Add => self.count(Open::new(entry)),
                 EntryKind::Delete => {
                     self.open.remove(&FileIdentity::of(&entry));
                 }
@@ -253,19 +293,19 @@ impl Facts {
         }
     }
 
-    fn count(&mut self, entry: &ManifestEntry) {
-        let partition = self.partitions.entry(entry.partition.clone()).or_default();
-        partition.totals.insert(entry.total_buckets);
-        let sequence = entry.file.max_sequence_number;
-        partition.max_sequence.entry(entry.bucket).and_modify(|max| *max = sequence.max(*max)).or_insert(sequence);
+    fn count(&mut self, file: Open) {
+        let partition = self.partitions.entry(file.partition).or_default();
+        partition.totals.insert(file.total_buckets);
+        let sequence = file.max_sequence;
+        partition.max_sequence.entry(file.bucket).and_modify(|max| *max = sequence.max(*max)).or_insert(sequence);
         partition.files += 1;
-        partition.rows = partition.rows.saturating_add(entry.file.row_count);
-        partition.bytes = partition.bytes.saturating_add(entry.file.file_size);
+        partition.rows = partition.rows.saturating_add(file.rows);
+        partition.bytes = partition.bytes.saturating_add(file.bytes);
     }
 
     fn finish(mut self) -> BTreeMap<BinaryRow, LivePartition> {
         for entry in std::mem::take(&mut self.open).into_values() {
-            self.count(&entry);
+            self.count(entry);
         }
         self.partitions
     }

@@ -168,6 +168,18 @@ impl LakeTable {
         let Some(aside) = self.runtime.encoders.aside() else { return Ok((manifests, Vec::new())) };
         let hands = Hands::Aside(aside);
         let (mut after, mut made) = (Vec::new(), Vec::new());
+        // What is read together is in memory together.
+        let _room = match &planned {
+            Merge::Minor(groups) => {
+                let bytes = |group: &&[ManifestFile]| group.iter().map(|manifest| manifest.file_size).sum::<i64>();
+                let largest = groups.iter().filter_map(|group| manifests.get(group.clone())).max_by_key(bytes);
+                self.room_for(largest.unwrap_or_default()).await
+            }
+            Merge::Full(marked) => {
+                let marked = manifests.iter().zip(marked).filter(|(_, marked)| **marked);
+                self.room_for(marked.map(|(manifest, _)| manifest)).await
+            }
+        };
         match planned {
             Merge::Minor(groups) => {
                 let mut rest = manifests.into_iter();

@@ -225,7 +225,7 @@ impl Work {
                     if self.runtime.budget.is_pressed() {
                         writer.relieve().await?;
                     }
-                    buffer.holds(writer.buffered_bytes());
+                    buffer.holds(writer.held_bytes());
                     continue;
                 }
             };
@@ -244,7 +244,7 @@ impl Work {
             end = Some(end_offset);
             done.fetched_bytes = done.fetched_bytes.saturating_add(fetched_bytes);
             self.progress.add(done.rows - before, fetched_bytes);
-            buffer.holds(writer.buffered_bytes());
+            buffer.holds(writer.held_bytes());
             if done.split.kind == SplitKind::State && !self.options.holds(Rule::WholeState) {
                 break;
             }

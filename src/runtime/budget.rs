@@ -1,4 +1,4 @@
-//! One budget in bytes for everything that is buffered (architecture.md 6).
+//! One budget in bytes for everything that is buffered, and what is set aside beside it (architecture.md 6).
 
 use std::sync::Arc;
 
@@ -109,6 +109,44 @@ impl Budget {
     #[must_use]
     pub fn try_acquire(&self, bytes: usize) -> Option<Permit> {
         Arc::clone(&self.semaphore).try_acquire_many_owned(self.units_of(bytes)).ok().map(|inner| Permit { inner })
+    }
+}
+
+/// What is set aside beside the rows in flight for work on them: a third of theirs, so a quarter of both together.
+///
+/// Whoever has rows may wait for `sorts`, whoever sorts for `encodes`, whoever encodes for `uploads`, and nobody the other way round: so
+/// nobody waits for himself. Each is a [`Budget`]: what alone is larger than all of it is let in alone.
+#[derive(Debug, Clone)]
+pub struct SetAside {
+    /// Keys and places of rows that are put in order, for as long as their files are written.
+    pub sorts: Budget,
+    /// Rows that were put in order, and what becomes of row groups, while they are encoded.
+    pub encodes: Budget,
+    /// Parts on their way to an object store, where the rows' own permits don't cover them.
+    pub uploads: Budget,
+    /// Manifests that are read, and their entries while they are merged.
+    pub scans: Budget,
+}
+
+impl SetAside {
+    /// What belongs beside `rows` bytes of rows in flight.
+    #[must_use]
+    pub fn beside(rows: usize) -> Self {
+        let part = rows / 24;
+        let of = |parts: usize| Budget::new(part.saturating_mul(parts));
+        Self { sorts: of(4), encodes: of(2), uploads: of(1), scans: of(1) }
+    }
+
+    /// Total bytes.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        [&self.sorts, &self.encodes, &self.uploads, &self.scans].into_iter().map(Budget::total).sum()
+    }
+
+    /// Bytes taken now.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        [&self.sorts, &self.encodes, &self.uploads, &self.scans].into_iter().map(Budget::used).sum()
     }
 }
 

@@ -14,7 +14,7 @@ mod rng;
 mod stores;
 
 pub use backoff::{Backoff, BackoffOptions};
-pub use budget::{Budget, Permit};
+pub use budget::{Budget, Permit, SetAside};
 pub use clock::{Clock, Moment};
 pub use encoders::{Aside, Encoders};
 pub use fail::{FailAction, FailPoints, POINTS};
@@ -38,12 +38,15 @@ pub struct Runtime {
     pub stores: Stores,
     /// Bytes that batches in flight may take.
     pub budget: Budget,
+    /// Bytes that work on them may take.
+    pub aside: std::sync::Arc<SetAside>,
     /// Where decoding and encoding run.
     pub encoders: Encoders,
 }
 
 impl Runtime {
-    /// Real time and chance, fail points from the environment, `threads` encoder threads, `memory` bytes for batches.
+    /// Real time and chance, fail points from the environment, `threads` encoder threads, `memory` bytes for batches, and a
+    /// third of that for work on them.
     ///
     /// # Errors
     /// `Invalid` when the fail point variable can't be read; `Internal` when a thread can't be started.
@@ -55,6 +58,7 @@ impl Runtime {
             fail: FailPoints::from_env()?,
             stores: Stores::default(),
             budget: Budget::new(memory),
+            aside: std::sync::Arc::new(SetAside::beside(memory)),
             encoders: Encoders::threads(threads)?,
         })
     }
@@ -69,6 +73,7 @@ impl Runtime {
             fail: FailPoints::default(),
             stores: Stores::sound(),
             budget: Budget::new(memory),
+            aside: std::sync::Arc::new(SetAside::beside(memory)),
             encoders: Encoders::inline(),
         }
     }

@@ -27,6 +27,15 @@ enum Parts {
 }
 
 impl Store {
+    /// Bytes that a part should have at least, unless it is the last one.
+    #[must_use]
+    pub fn part_bytes_min(&self) -> usize {
+        match &self.inner {
+            Inner::Plain(_) => 64 << 10,
+            Inner::S3(_) => 5 << 20,
+        }
+    }
+
     /// Starts a large object that is written in parts; it becomes visible with [`Upload::finish`].
     ///
     /// # Errors
@@ -49,7 +58,7 @@ impl Store {
 }
 
 impl Upload {
-    /// Appends a part. Parts but the last should be at least 5 MiB (S3's rule). On object stores several are on their way at once,
+    /// Appends a part. Parts but the last should have [`Store::part_bytes_min`] at least. On object stores several are on their way at once,
     /// each with its `permit`: its share of the memory budget, given back when it has arrived everywhere.
     ///
     /// # Errors

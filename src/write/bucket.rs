@@ -69,6 +69,15 @@ enum Waiting {
     Keyed(Sorter),
 }
 
+impl Waiting {
+    const fn bytes(&self) -> usize {
+        match self {
+            Self::Append(buffer) => buffer.bytes,
+            Self::Keyed(sorter) => sorter.bytes(),
+        }
+    }
+}
+
 impl BucketWriter {
     /// A writer without rows. `first_sequence` is the sequence number of its first row: 1 + the bucket's live maximum (P7.5).
     ///
@@ -132,9 +141,9 @@ impl BucketWriter {
             Waiting::Keyed(sorter) => {
                 let keys = self.context.keys()?;
                 self.ignored += changes.map_or(0, |changes| keys.ignored_of(changes));
-                sorter.push(&rows, changes, self.next_sequence, &keys.with_kind, permit)?;
+                sorter.push(&rows, changes, self.next_sequence, &keys, permit)?;
                 self.next_sequence = last;
-                if sorter.is_full(self.context.runtime.budget.total()) {
+                if sorter.is_full(&self.context.runtime) {
                     let (bytes, rows) = (sorter.bytes(), sorter.take());
                     // As many sorts as there are threads, of which one goes on decoding.
                     self.join(self.context.runtime.encoders.count().saturating_sub(2)).await?;
@@ -176,22 +185,36 @@ impl BucketWriter {
         Ok(())
     }
 
-    /// Bytes of Arrow batches that wait or are at work: what [`BucketWriter::relieve`] gives back.
+    /// Bytes of Arrow batches that wait or are at work.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
-        let waiting = match &self.waiting {
-            Waiting::Append(buffer) => buffer.bytes,
-            Waiting::Keyed(sorter) => sorter.bytes(),
-        };
-        waiting + self.busy.iter().map(|beside| beside.bytes).sum::<usize>()
+        self.waiting.bytes() + self.busy.iter().map(|beside| beside.bytes).sum::<usize>()
     }
 
-    /// Gives memory back under pressure (the largest bucket first): waits for what is at work, else encodes what waits.
+    /// What is encoded and not sent yet, while nothing is at work.
+    fn unsent(&self) -> usize {
+        self.idle.as_ref().map_or(0, |output| output.data.unsent())
+    }
+
+    /// Bytes that [`BucketWriter::relieve`] can give back, in the end: rows that wait or are at work, and what is encoded and not sent yet.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.buffered_bytes() + self.unsent()
+    }
+
+    /// Gives memory back under pressure (the largest bucket first): waits for what is at work, else encodes what waits, or sends what
+    /// is encoded, whichever is more.
     ///
     /// # Errors
     /// As [`BucketWriter::write`].
     pub async fn relieve(&mut self) -> Result<()> {
-        if self.busy.is_empty() { self.flush().await } else { self.join(0).await }
+        if !self.busy.is_empty() {
+            return self.join(0).await;
+        }
+        match &mut self.idle {
+            Some(output) if output.data.unsent() > self.waiting.bytes() => output.data.relieve().await,
+            _ => self.flush().await,
+        }
     }
 
     /// Encodes what waits: as row groups, on a primary-key table as sorted files.
@@ -216,7 +239,7 @@ impl BucketWriter {
         let options = &self.context.options;
         let (bytes, rows) = match &self.idle {
             Some(output) => (output.data.group_bytes(), output.data.group_rows()),
-            None => (options.row_group_bytes, options.row_group_rows),
+            None => (options.row_group_bytes.min(self.context.runtime.budget.total() / 4), options.row_group_rows),
         };
         buffer.bytes >= bytes || buffer.rows >= rows
     }
@@ -235,7 +258,7 @@ impl BucketWriter {
             deletes: 0,
             keys: (BinaryRow::empty(), BinaryRow::empty()),
         };
-        Some((Work::Group(RowGroup { batches, rows, bytes, marks, permits }), bytes))
+        Some((Work::Group(RowGroup { batches, rows, bytes, marks, permits, aside: None }), bytes))
     }
 
     /// Begins `work` beside the writer; with one encoder thread nothing would run beside it.

@@ -49,8 +49,10 @@ pub(super) struct RowGroup {
     /// Arrow bytes.
     pub(super) bytes: usize,
     pub(super) marks: Marks,
-    /// Given back when the rows are encoded.
+    /// Given back when the rows are encoded, but for what their file needs until it is sent.
     pub(super) permits: Vec<Permit>,
+    /// What is set aside for encoding them, where that is taken already.
+    pub(super) aside: Option<Permit>,
 }
 
 /// A file that waits for its next row group.
@@ -61,6 +63,8 @@ struct OpenFile {
     encoder: Option<FileEncoder>,
     rows: u64,
     marks: Option<Marks>,
+    /// Covers what is encoded and not sent yet; on primary-key tables the sorter does.
+    held: Option<Permit>,
 }
 
 struct Place {
@@ -104,7 +108,25 @@ impl Files {
     pub(super) fn group_bytes(&self) -> usize {
         let missing = self.context.table.target_file_bytes.saturating_sub(self.open_bytes());
         let missing = usize::try_from(missing.saturating_mul(1000) / self.permille.max(1)).unwrap_or(usize::MAX);
-        missing.clamp(1, self.context.options.row_group_bytes)
+        // So that some buckets at once have room for one.
+        let share = self.context.runtime.budget.total() / 4;
+        missing.clamp(1, self.context.options.row_group_bytes.min(share).max(1))
+    }
+
+    /// What encoding takes beside the rows, about: the columns, and their copy in the file.
+    pub(super) fn encode_bytes(&self, bytes: usize) -> usize {
+        self.encoded_bytes(bytes).saturating_mul(2)
+    }
+
+    /// What becomes of so many Arrow bytes, as far as one can tell.
+    pub(super) fn encoded_bytes(&self, bytes: usize) -> usize {
+        let permille = usize::try_from(self.permille).unwrap_or(usize::MAX);
+        bytes.saturating_mul(permille.max(100)) / 1000
+    }
+
+    /// Bytes that are encoded and not sent yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.open.as_ref().and_then(|file| file.encoder.as_ref()).map_or(0, FileEncoder::unsent)
     }
 
     pub(super) fn group_rows(&self) -> usize {
@@ -125,51 +147,69 @@ impl Files {
     /// # Errors
     /// As [`Files::encode`].
     pub(super) async fn encode_as(&mut self, group: RowGroup, kinds: &[FileKind]) -> Result<()> {
-        let RowGroup { batches, rows, bytes, marks, permits } = group;
+        let RowGroup { batches, rows, bytes, marks, permits, aside } = group;
         if self.open.is_none() {
             let place = |kind: &FileKind| {
                 let path = format!("{}/{}", self.folder, self.context.next_file_name(*kind));
                 Place { kind: *kind, path, upload: None }
             };
-            self.open = Some(OpenFile { places: kinds.iter().map(place).collect(), encoder: None, rows: 0, marks: None });
+            let places = kinds.iter().map(place).collect();
+            self.open = Some(OpenFile { places, encoder: None, rows: 0, marks: None, held: None });
         }
         let before = self.open_bytes();
+        let aside = match aside {
+            Some(aside) => aside,
+            None => self.context.runtime.aside.encodes.acquire(self.encode_bytes(bytes)).await,
+        };
         let encoder = self.open.as_mut().and_then(|file| file.encoder.take());
         let encoder = encode_group(&self.context, self.kind, encoder, batches, bytes).await?;
+        drop(aside);
         let size = encoder.bytes();
         self.permille = (size - before).saturating_mul(1000) / u64::try_from(bytes).unwrap_or(u64::MAX).max(1);
         let Some(file) = &mut self.open else { return Err(Error::internal("the open file is gone")) };
-        let encoder = file.encoder.insert(encoder);
+        let unsent = file.encoder.insert(encoder).unsent();
         file.rows += rows as u64;
         file.marks = Some(match file.marks.take() {
             Some(before) => before.and(marks),
             None => marks,
         });
-        let full = size.saturating_mul(100) >= self.context.table.target_file_bytes.saturating_mul(FULL_PERCENT);
-        if full || file.rows >= self.context.table.target_file_rows {
-            // The rows' memory is free now.
-            drop(permits);
-            return self.close().await;
-        }
-        if encoder.unsent() < self.context.options.part_bytes {
-            return Ok(());
-        }
-        let part = encoder.take_bytes()?;
-        // A part takes over what it needs of the rows' share, so that it never waits for memory while it holds some.
-        let permit = permits.into_iter().reduce(|mut all, more| {
+        // The rows' memory is free now, but for what they have become. So nobody waits for memory to send a file.
+        file.held = file.held.take().into_iter().chain(permits).reduce(|mut all, more| {
             all.merge(more);
             all
         });
-        let permit = permit.map(|mut permit| {
-            permit.shrink(part.len());
-            Arc::new(permit)
+        if let Some(held) = &mut file.held {
+            held.shrink(unsent);
+        }
+        let full = size.saturating_mul(100) >= self.context.table.target_file_bytes.saturating_mul(FULL_PERCENT);
+        if full || file.rows >= self.context.table.target_file_rows {
+            return self.close().await;
+        }
+        if unsent < self.context.options.part_bytes { Ok(()) } else { self.send().await }
+    }
+
+    /// Gives memory back under pressure: sends what is encoded, or ends the file where the store takes no parts so small.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store fails.
+    pub(super) async fn relieve(&mut self) -> Result<()> {
+        if self.unsent() < self.context.store.part_bytes_min() { self.close().await } else { self.send().await }
+    }
+
+    /// Sends what is encoded as a part.
+    async fn send(&mut self) -> Result<()> {
+        let Some(OpenFile { places, encoder: Some(encoder), held, .. }) = &mut self.open else { return Ok(()) };
+        let part = encoder.take_bytes()?;
+        let permit = Arc::new(match held.take() {
+            Some(held) => held,
+            None => self.context.runtime.aside.uploads.acquire(part.len()).await,
         });
-        for place in &mut file.places {
+        for place in places {
             if place.upload.is_none() {
                 place.upload = Some(self.context.store.upload(&place.path).await?);
             }
             if let Some(upload) = &mut place.upload {
-                upload.part(part.clone(), permit.clone()).await?;
+                upload.part(part.clone(), Some(Arc::clone(&permit))).await?;
             }
         }
         Ok(())
@@ -180,10 +220,14 @@ impl Files {
     /// # Errors
     /// `Unavailable` when the store fails.
     pub(super) async fn close(&mut self) -> Result<()> {
-        let Some(OpenFile { places, encoder: Some(encoder), rows, marks: Some(marks) }) = self.open.take() else {
+        let Some(OpenFile { places, encoder: Some(encoder), rows, marks: Some(marks), held }) = self.open.take() else {
             return Ok(());
         };
         let (rest, bounds) = encoder.close()?;
+        let permit = Arc::new(match held {
+            Some(held) => held,
+            None => self.context.runtime.aside.uploads.acquire(rest.len()).await,
+        });
         for Place { kind, path, upload } in places {
             // From here on the file may be there, whatever is answered.
             self.written.push(path.clone());
@@ -194,7 +238,7 @@ impl Files {
                     size
                 }
                 Some(mut upload) => {
-                    upload.part(rest.clone(), None).await?;
+                    upload.part(rest.clone(), Some(Arc::clone(&permit))).await?;
                     upload.finish().await?
                 }
             };

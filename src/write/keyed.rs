@@ -17,10 +17,10 @@ use super::{FileKind, WriteContext};
 use crate::error::{Error, Result};
 use crate::model::ChangeKind;
 use crate::paimon::BinaryRow;
-use crate::runtime::Permit;
+use crate::runtime::{Permit, Runtime};
 
 /// Arrow bytes that wait before they become files of their own: more make fewer sorted runs, which readers have to merge. At most
-/// half of the budget, so that one large bucket does not wait for itself.
+/// half of the budget, and of what is set aside for sorting them, so that one large bucket does not wait for itself.
 const SORTED_BYTES_MAX: usize = 256 << 20;
 
 /// Rows that follow each other in the input are handed on without a copy if there are so many of them on average.
@@ -41,6 +41,8 @@ pub(super) struct Sorter {
     buffer: Buffer,
     /// Sequence number of the first row; the others count on.
     sequence: i64,
+    /// What sorting them takes beside them.
+    sort_bytes: usize,
 }
 
 impl Sorter {
@@ -48,12 +50,12 @@ impl Sorter {
         self.buffer.bytes
     }
 
-    /// Whether the rows should become files, in a process with `budget` bytes for all buffers.
-    pub(super) fn is_full(&self, budget: usize) -> bool {
-        self.buffer.bytes >= SORTED_BYTES_MAX.min(budget / 2)
+    /// Whether the rows should become files.
+    pub(super) fn is_full(&self, runtime: &Runtime) -> bool {
+        self.buffer.bytes >= SORTED_BYTES_MAX.min(runtime.budget.total() / 2) || self.sort_bytes >= runtime.aside.sorts.total() / 2
     }
 
-    /// `sequence` is the number of the first row, which follows the last one that is there; `with_kind` the table's columns and the kind.
+    /// `sequence` is the number of the first row, which follows the last one that is there.
     ///
     /// # Errors
     /// `Internal` when there are more or fewer changes than rows.
@@ -62,7 +64,7 @@ impl Sorter {
         rows: &RecordBatch,
         changes: Option<&[ChangeKind]>,
         sequence: i64,
-        with_kind: &SchemaRef,
+        keys: &Keys,
         permit: Permit,
     ) -> Result<()> {
         let kinds: Int8Array = match changes {
@@ -75,14 +77,16 @@ impl Sorter {
         if self.buffer.rows == 0 {
             self.sequence = sequence;
         }
+        self.sort_bytes += keys.sort_bytes(rows);
         let mut columns = rows.columns().to_vec();
         columns.push(Arc::new(kinds));
-        self.buffer.push(RecordBatch::try_new(Arc::clone(with_kind), columns).map_err(fault)?, permit)
+        self.buffer.push(RecordBatch::try_new(Arc::clone(&keys.with_kind), columns).map_err(fault)?, permit)
     }
 
     pub(super) fn take(&mut self) -> Unsorted {
         let Taken { batches, permits, rows, bytes } = self.buffer.take(usize::MAX, usize::MAX);
-        Unsorted { batches, permits, rows, bytes, sequence: self.sequence }
+        let sort_bytes = std::mem::take(&mut self.sort_bytes);
+        Unsorted { batches, permits, rows, bytes, sequence: self.sequence, sort_bytes }
     }
 }
 
@@ -93,6 +97,7 @@ pub(super) struct Unsorted {
     rows: usize,
     bytes: usize,
     sequence: i64,
+    sort_bytes: usize,
 }
 
 impl Unsorted {
@@ -109,30 +114,40 @@ impl Unsorted {
         data: &mut Files,
         mut changelog: Option<&mut Files>,
     ) -> Result<()> {
-        let Self { batches, permits, rows, bytes, sequence } = self;
+        let Self { batches, permits, rows, bytes, sequence, sort_bytes } = self;
         if rows == 0 {
             return Ok(());
         }
         let row_bytes = (bytes / rows).max(1);
         let encoders = &context.runtime.encoders;
-        // What is put in order is not covered by a permit: little of it at a time.
-        let group_bytes_max = (context.runtime.budget.total() / 8).max(1);
+        let aside = &context.runtime.aside;
+        // What the rows' permits do not cover. First keys and places; then places, and what is encoded and not sent yet.
+        let unsent = |files: &Files| files.encoded_bytes(bytes).min(context.options.part_bytes);
+        let kept = rows * size_of::<Entry>() + unsent(data) + changelog.as_deref().map_or(0, unsent);
+        let mut sorting = aside.sorts.acquire(sort_bytes.max(kept)).await;
         let (keys, batches) = (context.keys()?, Arc::new(batches));
         let sorted = {
             let (keys, batches, log) = (Arc::clone(&keys), Arc::clone(&batches), changelog.is_some());
             encoders.run(move || sort(&keys, &batches, log)).await??
         };
+        sorting.shrink(kept);
         let sorted = Arc::new(sorted);
         // Where each key comes once, data and changelog are the same rows: encoded once, if also in the same shape.
         let twice = sorted.newest.is_none() && context.changelog.as_ref().is_some_and(|shape| shape.is_as(&context.shape));
         let kinds: &[FileKind] = if twice { &[FileKind::Changelog, FileKind::Data] } else { &[FileKind::Data] };
+        let log = changelog.is_some() && !twice;
+        let group_bytes_max = (aside.encodes.total() / if log { 4 } else { 2 }).max(1);
         let mut from = 0;
         while from < sorted.entries.len() {
             let fits = |files: &Files| files.group_rows().min(files.group_bytes().min(group_bytes_max) / row_bytes).max(1);
             let count = changelog.as_deref().map_or(usize::MAX, &fits).min(fits(data)).min(sorted.entries.len() - from);
+            let group_bytes = count * row_bytes;
+            // The rows in order, and their encoding.
+            let needed = group_bytes + data.encode_bytes(group_bytes);
+            let mut encoding = aside.encodes.acquire(if log { needed * 2 } else { needed }).await;
             let gather = {
                 let (keys, batches, sorted) = (Arc::clone(&keys), Arc::clone(&batches), Arc::clone(&sorted));
-                let (arrow, log) = (Arc::clone(&context.shape.arrow), changelog.is_some() && !twice);
+                let arrow = Arc::clone(&context.shape.arrow);
                 move || {
                     let every =
                         gather(&keys, &batches, &arrow, sequence, sorted.entries.get(from..from + count).unwrap_or_default())?;
@@ -146,10 +161,11 @@ impl Unsorted {
             };
             let (log_group, data_group) = encoders.run(gather).await??;
             if let (Some(files), Some(group)) = (changelog.as_deref_mut(), log_group) {
-                files.encode(group).await?;
+                let half = encoding.bytes() / 2;
+                files.encode(RowGroup { aside: Some(encoding.split(half)), ..group }).await?;
             }
             if data_group.rows > 0 {
-                data.encode_as(data_group, kinds).await?;
+                data.encode_as(RowGroup { aside: Some(encoding), ..data_group }, kinds).await?;
             }
             from += count;
         }
@@ -161,7 +177,7 @@ impl Unsorted {
         if let Some(files) = changelog {
             files.adopt(data);
         }
-        drop(permits);
+        drop((permits, sorting));
         Ok(())
     }
 }
@@ -253,5 +269,5 @@ fn group(keys: &Keys, batches: Vec<RecordBatch>) -> Result<RowGroup> {
         keys: (key(batches.first(), |_| 0)?, key(batches.last(), |rows| rows.saturating_sub(1))?),
     };
     let (rows, bytes) = (batches.iter().map(RecordBatch::num_rows).sum(), batches.iter().map(size_of_rows).sum());
-    Ok(RowGroup { batches, rows, bytes, marks, permits: vec![] })
+    Ok(RowGroup { batches, rows, bytes, marks, permits: vec![], aside: None })
 }

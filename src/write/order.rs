@@ -12,6 +12,7 @@ use arrow_buffer::BooleanBuffer;
 use arrow_row::Rows;
 use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, SchemaRef, TimeUnit};
 
+use super::nested;
 use crate::error::{Error, Result};
 use crate::model::{ChangeKind, DataType};
 use crate::paimon::options::TableOptions;
@@ -63,6 +64,15 @@ impl Keys {
     /// The key columns among those of the table.
     pub(super) fn columns(&self, columns: &[ArrayRef]) -> Vec<ArrayRef> {
         picked(columns, &self.places)
+    }
+
+    /// What sorting these rows takes beside them, about: keys as bytes that compare like them, a place and two marks for each row.
+    pub(super) fn sort_bytes(&self, rows: &RecordBatch) -> usize {
+        // Text is cut into blocks of 32 bytes with one more each; a row has a place in the buffer, a column a mark and a block's rest.
+        let column =
+            |place: &usize| rows.columns().get(*place).map_or(0, |column| nested::size_of(column) * 9 / 8 + rows.num_rows() * 10);
+        let columns: usize = self.places.iter().chain(&self.version_places).map(column).sum();
+        columns + rows.num_rows() * (size_of::<Entry>() + size_of::<usize>() + 2)
     }
 
     /// Places of sequence number and kind among a file's columns.

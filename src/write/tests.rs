@@ -18,7 +18,7 @@ use super::*;
 use crate::error::Kind;
 use crate::model::{BucketId, DataType, Datum, Field, TableBucket, TableId, TypeKind};
 use crate::paimon::{BinaryRow, lake_arrow_schema};
-use crate::runtime::Encoders;
+use crate::runtime::{Budget, Encoders, SetAside};
 use crate::storage::{Fault, Faults};
 
 mod any;
@@ -427,8 +427,39 @@ async fn memory_is_given_back_when_rows_are_encoded() {
     assert_eq!(context.runtime.budget.used(), 5 * (64 << 10));
     assert!(writer.buffered_bytes() > 5_000 * 40);
     writer.flush().await.unwrap();
-    assert_eq!((context.runtime.budget.used(), writer.buffered_bytes()), (0, 0));
+    // What they have become is still in memory, and covered.
+    let held = writer.held_bytes();
+    assert!(writer.buffered_bytes() == 0 && held > 0);
+    assert_eq!(context.runtime.budget.used(), held.next_multiple_of(1024));
+    writer.relieve().await.unwrap();
+    assert_eq!((context.runtime.budget.used(), writer.held_bytes()), (0, 0));
     assert_eq!(writer.finish().await.unwrap().data[0].file.row_count, 5_000);
+}
+
+#[tokio::test]
+async fn sorting_and_encoding_wait_for_what_is_set_aside_for_them_and_give_it_back() {
+    let pools: [fn(&SetAside) -> &Budget; 3] = [|aside| &aside.encodes, |aside| &aside.sorts, |aside| &aside.uploads];
+    for (keyed, pool) in [(false, pools[0]), (true, pools[0]), (true, pools[1]), (true, pools[2])] {
+        let mut schema = (*orders(if keyed { &[("bucket", "1")] } else { &[] })).clone();
+        if keyed {
+            schema.primary_keys.push("id".into());
+        }
+        let (schema, round) = (Arc::new(schema), RoundId(uuid::Uuid::from_u128(7)));
+        let runtime = Runtime::simulated(1, 1_000, 64 << 20);
+        let (budget, aside) = (runtime.budget.clone(), Arc::clone(&runtime.aside));
+        let context = WriteContext::new(Store::in_memory(), "t", Arc::clone(&schema), round, runtime, WriteOptions::default());
+        let writer = write_orders(&context.unwrap(), &schema, 5_000, 1_000).await;
+        let all = pool(&aside).acquire(usize::MAX).await;
+        let mut finish = Box::pin(writer.finish());
+        tokio::select! {
+            biased;
+            _ = &mut finish => panic!("it did not wait"),
+            () = std::future::ready(()) => {}
+        }
+        drop(all);
+        assert_eq!(finish.await.unwrap().data[0].file.row_count, 5_000);
+        assert_eq!((aside.used(), budget.used()), (0, 0));
+    }
 }
 
 #[tokio::test]

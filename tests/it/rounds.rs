@@ -10,6 +10,7 @@ mod crash;
 mod edges;
 mod faults;
 mod load;
+mod memory;
 mod nested;
 mod orphans;
 mod outputs;

@@ -161,7 +161,9 @@ async fn a_bucket_larger_than_the_budget_becomes_several_sorted_files_that_merge
     assert!(warehouse.create_table("demo", "t", &schema).await.unwrap());
     let lake = warehouse.table("demo", "t").await.unwrap().unwrap();
     let schema = Arc::new(schema);
-    let runtime = Runtime { encoders: Encoders::threads(2).unwrap(), ..Runtime::simulated(1, 0, BUDGET) };
+    // Rows as narrow as these would be sorted some hundred at a time beside so small a budget.
+    let aside = Arc::new(SetAside::beside(BUDGET * 16));
+    let runtime = Runtime { encoders: Encoders::threads(2).unwrap(), aside, ..Runtime::simulated(1, 0, BUDGET) };
     let budget = runtime.budget.clone();
     let round = RoundId(uuid::Uuid::from_u128(9));
     let context =

@@ -84,6 +84,13 @@ impl Running {
         Self::spawn(command)
     }
 
+    /// As [`Running::start`], in a folder that is its folder for temporary files, too.
+    pub(crate) fn start_in(args: &[&str], folder: &Path) -> Self {
+        let mut command = lakeward(args);
+        command.env("TMPDIR", folder).current_dir(folder).stderr(Stdio::null());
+        Self::spawn(command)
+    }
+
     /// As [`Running::start`], with fail points.
     pub(crate) fn failing(args: &[&str], fail: &str) -> Self {
         let mut command = lakeward(args);
