@@ -47,3 +47,5 @@ pub mod node;
 pub mod config;
 pub mod daemon;
 pub mod cli;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;

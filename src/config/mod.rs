@@ -174,6 +174,21 @@ impl Settings {
     }
 }
 
+/// Reads the text of a file, as [`Settings::load`] does, for [`crate::hostile`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_text(text: &str) -> Result<()> {
+    let (given, mut faults) = match given::parse(std::path::Path::new("lakeward.toml"), text) {
+        Ok(given) => (given, Vec::new()),
+        Err(faults) => (Vec::new(), faults),
+    };
+    let mut settings = Settings::default();
+    let mut filled = keys::fill(given, settings.keys());
+    faults.append(&mut filled.faults);
+    settings.lake = filled.lake;
+    settings.settle_stores(&filled.winners, &mut faults);
+    if faults.is_empty() { Ok(()) } else { Err(Error::invalid(faults.join("\n"))) }
+}
+
 /// `HOST:PORT`. Whether there is such a host is found out by connecting.
 ///
 /// # Errors

@@ -58,6 +58,18 @@ macro_rules! keys {
                     $(Self::$name => ($min, $max),)*
                 }
             }
+
+            /// Reads a message of this key, a request or an answer.
+            ///
+            /// # Errors
+            /// As [`proto::decode`].
+            #[cfg(any(test, fuzzing))]
+            pub(crate) fn read_message(self, is_request: bool, body: bytes::Bytes) -> crate::error::Result<()> {
+                match self {
+                    $(Self::$name if is_request => proto::decode::<proto::$request>(stringify!($request), body).map(drop),
+                    Self::$name => proto::decode::<proto::$response>(stringify!($response), body).map(drop),)*
+                }
+            }
         }
 
         $(impl Request for proto::$request {

@@ -17,6 +17,8 @@ pub const SERVER_FRAME_BYTES_MAX: usize = 104_857_596;
 pub const CLIENT_FRAME_BYTES_MAX: usize = 256 << 20;
 
 const REQUEST_HEADER: usize = 8;
+/// Room that is made for a frame of which only the beginning has come.
+const ROOM_MIN: usize = 64 << 10;
 
 /// A request on its way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,7 +137,8 @@ fn take_frame(source: &mut BytesMut, min: usize, max: usize) -> Result<Option<By
         _ => return Err(FrameError::Length { length: length.into(), min, max }),
     };
     if source.len() - 4 < bytes {
-        source.reserve(4 + bytes - source.len());
+        // Four bytes must not ask for a hundred megabytes: room grows with what has come.
+        source.reserve((4 + bytes - source.len()).min(source.len().max(ROOM_MIN)));
         return Ok(None);
     }
     source.advance(4);

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::ids::BucketCountEpoch;
+use super::offsets::BUCKET_ID_MAX;
 use super::table::{Partition, TableInfo};
 use crate::error::{Error, Result};
 
@@ -29,7 +30,8 @@ impl BucketLayout {
     /// Decides the layout of `partition` (or of the table, when `None`), from GetTableInfo and ListPartitionInfos alone.
     ///
     /// # Errors
-    /// `Stale` when the partition names no count although the table was rescaled; `Data` when a count is below 1.
+    /// `Stale` when the partition names no count although the table was rescaled; `Data` when a count is below 1, or one that nobody
+    /// could mean: work and memory go by it.
     ///
     /// Source: architecture.md 4, F4.2.
     pub fn of(table: &TableInfo, partition: Option<&Partition>) -> Result<Self> {
@@ -49,7 +51,7 @@ impl BucketLayout {
                 }
             },
         };
-        if count < 1 {
+        if !(1..=BUCKET_ID_MAX).contains(&count) {
             let place = partition.map_or_else(String::new, |partition| format!(" partition `{}`", partition.name()));
             return Err(Error::data(format!("table `{}`{place} says bucket count `{count}`", table.path)));
         }

@@ -1,6 +1,6 @@
 //! Lake offsets: the exclusive end offset per bucket that is in the lake, and the offsets file (F3.1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -111,15 +111,19 @@ impl OffsetsFile {
             (Some(_), Some(_)) => return Err(Error::data("offsets file has both `bucket_offsets` and `partition_offsets`")),
             (Some(list), None) => read_list(list, None, &mut offsets)?,
             (None, Some(Value::Array(parts))) => {
+                let mut seen = BTreeSet::new();
                 for part in parts {
                     let id = PartitionId(number(part, "partition_id")?);
+                    if !seen.insert(id) {
+                        return Err(Error::data(format!("offsets file has partition `{id}` twice")));
+                    }
                     let list = part
                         .get("bucket_offsets")
                         .ok_or_else(|| Error::data(format!("offsets of partition `{id}` are missing")))?;
                     read_list(list, Some(id), &mut offsets)?;
                 }
             }
-            (None, Some(_)) => return Err(Error::data("`partition_offsets` is not a list")),
+            (None, Some(_)) => return Err(Error::data("offsets file: `partition_offsets` is not a list")),
             (None, None) => {}
         }
         Ok(Self { table, offsets })
@@ -127,13 +131,15 @@ impl OffsetsFile {
 }
 
 fn read_list(list: &Value, partition: Option<PartitionId>, into: &mut LakeOffsets) -> Result<()> {
-    let list = list.as_array().ok_or_else(|| Error::data("`bucket_offsets` is not a list"))?;
+    let list = list.as_array().ok_or_else(|| Error::data("offsets file: `bucket_offsets` is not a list"))?;
     for (index, offset) in list.iter().enumerate() {
-        let offset = offset.as_i64().ok_or_else(|| Error::data("`bucket_offsets` holds something that is no number"))?;
+        let offset = offset.as_i64().ok_or_else(|| {
+            Error::data(format!("offsets file: `bucket_offsets` holds something that is no number at bucket `{index}`"))
+        })?;
         let bucket = i32::try_from(index)
             .ok()
             .filter(|index| *index < BUCKET_ID_MAX)
-            .ok_or_else(|| Error::data("`bucket_offsets` is too long"))?;
+            .ok_or_else(|| Error::data("offsets file: `bucket_offsets` is too long"))?;
         if offset >= 0 {
             into.0.insert(BucketKey { partition, bucket: BucketId(bucket) }, offset);
         }

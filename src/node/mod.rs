@@ -10,6 +10,8 @@ pub mod log;
 mod places;
 pub mod registry;
 mod server;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod slots;
 mod snapshots;
 pub mod tiering;

@@ -86,6 +86,15 @@ pub(super) fn sync_folder(folder: &Path) -> std::io::Result<()> {
     File::open(folder).and_then(|folder| folder.sync_all())
 }
 
+/// Opens a database file. On one that is damaged redb may panic.
+pub(super) fn guarded<T>(path: &Path, open: impl FnOnce() -> Result<T>) -> Result<T> {
+    let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(open));
+    opened.unwrap_or_else(|_told_already| {
+        let text = format!("database file `{}` is damaged", path.display());
+        Err(Error::data(text).with_hint("bring it back from a copy"))
+    })
+}
+
 fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let fault = |source| Error::unavailable(format!("list folder `{}`", folder.display())).with_source(source);
     let mut found = Vec::new();

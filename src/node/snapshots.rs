@@ -144,6 +144,14 @@ impl Snapshots {
     }
 }
 
+/// Reads a record, for [`crate::hostile`].
+#[cfg(any(test, fuzzing))]
+pub(super) fn read_record(json: &str) -> Result<()> {
+    serde_json::from_str::<Record>(json)
+        .map(drop)
+        .map_err(|source| Error::data("lake snapshots of table id `1`").with_source(source))
+}
+
 fn paths(entry: &Entry) -> impl Iterator<Item = &String> {
     std::iter::once(&entry.tiered_offsets).chain(&entry.readable_offsets)
 }

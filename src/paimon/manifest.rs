@@ -335,8 +335,10 @@ impl ManifestFile {
         let count = |kind| i64::try_from(entries.iter().filter(|entry| entry.kind == kind).count()).unwrap_or(i64::MAX);
         let buckets = || entries.iter().map(|entry| entry.bucket);
         let levels = || entries.iter().map(|entry| entry.file.level);
-        let row_ids: Option<Vec<(i64, i64)>> =
-            entries.iter().map(|entry| entry.file.first_row_id.map(|first| (first, first + entry.file.row_count - 1))).collect();
+        let row_ids: Option<Vec<(i64, i64)>> = entries
+            .iter()
+            .map(|entry| entry.file.first_row_id.map(|first| (first, first.saturating_add(entry.file.row_count).saturating_sub(1))))
+            .collect();
         let row_ids = row_ids.unwrap_or_default();
         Ok(Self {
             file_name: file_name.into(),

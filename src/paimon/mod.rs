@@ -11,6 +11,7 @@ pub mod manifest;
 pub mod merge;
 mod meta;
 pub mod options;
+pub mod pages;
 pub mod path;
 mod schema;
 mod snapshot;

@@ -248,7 +248,7 @@ fn fetch_request<'a>(table: TableId, wait_ms: i32, buckets: impl Iterator<Item =
     FetchLogRequest::of_client(table, buckets_req, max_bytes, wait_ms)
 }
 
-fn remote_log(bucket: TableBucket, info: PbRemoteLogFetchInfo) -> Result<RemoteLog> {
+pub(crate) fn remote_log(bucket: TableBucket, info: PbRemoteLogFetchInfo) -> Result<RemoteLog> {
     let wrong = |what: &str, value: i32| Error::data(format!("the server says {what} `{value}` of remote log segments"));
     let mut segments = Vec::with_capacity(info.remote_log_segments.len());
     for segment in info.remote_log_segments {

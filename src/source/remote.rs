@@ -190,12 +190,11 @@ impl RemoteLog {
             if total > BATCH_BYTES_MAX || batch_end > segment.bytes {
                 return Err(self.too_long(&segment, total));
             }
+            let rest = bytes(scan, &url, end, batch_end).await.map_err(|error| self.located(&url, error))?;
+            let Some(rest) = rest else { return Ok(RemoteRead::Gone(url)) };
             let mut whole = BytesMut::with_capacity(total);
             whole.extend_from_slice(&raw);
-            match bytes(scan, &url, end, batch_end).await.map_err(|error| self.located(&url, error))? {
-                Some(rest) => whole.extend_from_slice(&rest),
-                None => return Ok(RemoteRead::Gone(url)),
-            }
+            whole.extend_from_slice(&rest);
             raw = whole.freeze();
             self.replan();
         }

@@ -35,6 +35,12 @@ pub use remote::Remote;
 pub use tokens::{Token, Tokens};
 pub use upload::Upload;
 
+/// What a store answers, as far as we read it ourselves, for [`crate::hostile`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_answer(text: &str) -> Result<()> {
+    s3::read_answer(text)
+}
+
 /// What a create-if-absent did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]

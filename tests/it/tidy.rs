@@ -34,8 +34,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("daemon", &["error", "model", "runtime", "telemetry", "storage", "source", "lake", "round", "config"]),
 ];
 
-/// Modules whose row names no closed list: settings of any part; what was typed.
-const MAY_IMPORT_ANY: &[&str] = &["config", "cli"];
+/// Modules whose row names no closed list: settings of any part; what was typed; decoders of any part.
+const MAY_IMPORT_ANY: &[&str] = &["config", "cli", "hostile"];
 
 /// Where the types of other projects stop.
 const STOPS_AT: &[(&str, &[&str])] = &[
@@ -44,7 +44,7 @@ const STOPS_AT: &[(&str, &[&str])] = &[
     ("rustls", &["storage"]),
     ("prost", &["fluss"]),
     ("arrow_ipc", &["fluss"]),
-    ("parquet", &["write", "lake", "client"]),
+    ("parquet", &["paimon", "write", "lake", "client"]),
     ("redb", &["node"]),
     ("backon", &["runtime"]),
     ("fastrand", &["runtime"]),

@@ -505,5 +505,30 @@ fn reader(input: &Input) -> Result<Box<dyn Read + Send>> {
     })
 }
 
+/// Reads all rows of one file that lies in memory, for [`crate::hostile`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_bytes(bytes: &[u8], format: Format, schema: &Schema, options: &FileOptions) -> Result<usize> {
+    let columns = Arc::new(Columns::new(schema, options)?);
+    let mut files = Files::new(vec![Input::Stdin], Arc::clone(&columns), FileOptions { format: Some(format), ..options.clone() });
+    let text = || Box::new(std::io::Cursor::new(bytes.to_vec())) as Box<dyn Read + Send>;
+    let named = |error: Error| error.context("load `fuzz`");
+    let open = match format {
+        Format::Parquet => Open::Parquet(parquet::Rows::of(bytes::Bytes::copy_from_slice(bytes), &columns, 1).map_err(named)?),
+        Format::Json => Open::Text(Cutter::new(text(), Form::Lines, CHUNK_BYTES), None),
+        Format::Csv => {
+            let mut cutter = Cutter::new(text(), Form::Csv { delimiter: b',' }, CHUNK_BYTES);
+            let header = cutter.header().and_then(|header| Header::read(&header, b',', &columns)).map_err(named)?;
+            Open::Text(cutter, Some(Arc::new(header)))
+        }
+    };
+    files.inputs = Vec::new().into_iter();
+    files.open = Some((Arc::new(Source { name: "fuzz".to_owned(), unit: "line" }), open));
+    let mut rows = 0;
+    while let Some(chunk) = files.next()? {
+        rows += chunk.read(&columns)?.rows.num_rows();
+    }
+    Ok(rows)
+}
+
 #[cfg(test)]
 mod tests;

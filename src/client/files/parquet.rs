@@ -6,13 +6,16 @@ use std::path::Path;
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::file::reader::ChunkReader;
 
 use super::changes::tells;
 use super::values::{Fault, fits};
 use super::{CHUNK_BYTES, Columns, twice};
-use crate::error::{Error, Result};
-use crate::paimon::type_text;
+use crate::error::{Error, Kind, Result};
+use crate::paimon::{pages, type_text};
 
 /// Rows of one chunk.
 const ROWS_MAX: usize = 64 << 10;
@@ -32,17 +35,24 @@ impl Rows {
     /// # Errors
     /// `Invalid` when it is no Parquet file, or a column is unknown, missing or of a type that can't become the table's.
     pub(super) fn open(path: &Path, columns: &Columns, from: u64) -> Result<Self> {
+        Self::of(File::open(path).map_err(|source| Error::invalid("open the file").with_source(source))?, columns, from)
+    }
+
+    /// As [`Rows::open`], of whatever holds the file.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn of(file: impl ChunkReader + 'static, columns: &Columns, from: u64) -> Result<Self> {
         let broken =
             |source: parquet::errors::ParquetError| Error::invalid("it is no Parquet file that can be read").with_source(source);
-        let file = File::open(path).map_err(|source| Error::invalid("open the file").with_source(source))?;
-        let bytes = file.metadata().map(|found| found.len()).unwrap_or_default();
-        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(broken)?;
-        let names: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
+        let bytes = file.len();
+        let footer = pages::guarded(|| ArrowReaderMetadata::load(&file, ArrowReaderOptions::default()).map_err(broken))?;
+        let names: Vec<String> = footer.schema().fields().iter().map(|field| field.name().clone()).collect();
         if let Some(name) = twice(&names) {
             return Err(Error::invalid(format!("the file has column `{name}` twice")));
         }
         let mut roots = Vec::new();
-        for (root, field) in builder.schema().fields().iter().enumerate() {
+        for (root, field) in footer.schema().fields().iter().enumerate() {
             let Some(place) = columns.place(field.name())? else { continue };
             roots.push(root);
             let Some(wanted) = columns.fields.get(place) else { continue };
@@ -54,15 +64,17 @@ impl Rows {
             }
         }
         for field in &columns.fields {
-            columns.may_miss(field, builder.schema().field_with_name(&field.name).is_ok())?;
+            columns.may_miss(field, footer.schema().field_with_name(&field.name).is_ok())?;
         }
-        let rows = builder.metadata().file_metadata().num_rows();
+        let rows = footer.metadata().file_metadata().num_rows();
         let row_bytes = bytes / u64::try_from(rows).unwrap_or_default().max(1);
         // Sizes before compression are what counts in memory.
-        let plain: i64 = builder.metadata().row_groups().iter().map(|group| group.total_byte_size()).sum();
+        let plain: i64 = footer.metadata().row_groups().iter().map(|group| group.total_byte_size()).fold(0, i64::saturating_add);
         let plain = usize::try_from(plain / rows.max(1)).unwrap_or_default().max(1);
-        let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-        let reader = builder
+        let mask = ProjectionMask::roots(footer.parquet_schema(), roots);
+        pages::check(&file, footer.metadata(), &mask)
+            .map_err(|source| Error::invalid("it is no Parquet file that can be read").with_source(source))?;
+        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer)
             .with_projection(mask)
             .with_batch_size((CHUNK_BYTES / plain).clamp(1, ROWS_MAX))
             .with_offset(usize::try_from(from - 1).unwrap_or(usize::MAX))
@@ -76,8 +88,12 @@ impl Rows {
     /// # Errors
     /// `Invalid` when the file is broken.
     pub(super) fn next(&mut self) -> Result<Option<(RecordBatch, u64, u64)>> {
-        let Some(batch) = self.reader.next() else { return Ok(None) };
-        let batch = batch.map_err(|source| Error::invalid(format!("read rows from `{}` on", self.next)).with_source(source))?;
+        let broken = || Error::invalid(format!("read rows from `{}` on", self.next));
+        let next = pages::guarded(|| self.reader.next().transpose().map_err(|source| broken().with_source(source)));
+        let Some(batch) = next.map_err(|error| if error.kind() == Kind::Data { broken().with_source(error) } else { error })?
+        else {
+            return Ok(None);
+        };
         let (first, rows) = (self.next, batch.num_rows() as u64);
         self.next += rows;
         Ok(Some((batch, first, rows * self.row_bytes)))

@@ -22,6 +22,9 @@ pub(super) const DECODED_BYTES_MAX: usize = 1 << 30;
 const PREFIX_BYTES: usize = 8;
 /// In front of each compressed buffer: its size when decompressed; −1 = stored raw.
 const LENGTH_PREFIX_BYTES: usize = 8;
+/// A decompressed length up to so many times the compressed one is believed at once, and so many bytes in any case.
+const BELIEVED_RATIO: usize = 256;
+const BELIEVED_BYTES: usize = 64 << 10;
 
 /// How the body's buffers are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,15 +137,23 @@ fn decompress(codec: Codec, raw: &[u8]) -> Result<Buffer> {
         return Ok(Buffer::from(raw.get(LENGTH_PREFIX_BYTES..).unwrap_or_default()));
     };
     let source = raw.get(LENGTH_PREFIX_BYTES..).unwrap_or_default();
+    // What says to be far larger than it is gets its room as it keeps its word.
+    let believed = source.len().saturating_mul(BELIEVED_RATIO).saturating_add(BELIEVED_BYTES);
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|source| wrong(format!("wants a buffer of `{length}` bytes")).with_source(source))?;
+    bytes
+        .try_reserve_exact(length.min(believed))
+        .map_err(|source| wrong(format!("wants a buffer of `{length}` bytes")).with_source(source))?;
+    let limit = u64::try_from(length).unwrap_or(u64::MAX).saturating_add(1);
     let cant = |source: std::io::Error| wrong("has a buffer that can't be decompressed").with_source(source);
     match codec {
-        Codec::Zstd if length > 0 => {
+        Codec::Zstd if length > 0 && length <= believed => {
             ZSTD.with_borrow_mut(|context| context.decompress_to_buffer(source, &mut bytes)).map_err(cant)?;
         }
+        Codec::Zstd if length > 0 => {
+            let decoder = zstd::stream::read::Decoder::with_buffer(source).map_err(cant)?;
+            decoder.take(limit).read_to_end(&mut bytes).map_err(cant)?;
+        }
         Codec::Lz4 if length > 0 => {
-            let limit = u64::try_from(length).unwrap_or(u64::MAX).saturating_add(1);
             lz4_flex::frame::FrameDecoder::new(source).take(limit).read_to_end(&mut bytes).map_err(cant)?;
         }
         Codec::None | Codec::Zstd | Codec::Lz4 => {}
@@ -150,6 +161,7 @@ fn decompress(codec: Codec, raw: &[u8]) -> Result<Buffer> {
     if bytes.len() != length {
         return Err(wrong(format!("has a buffer of `{}` bytes that says `{length}`", bytes.len())));
     }
+    bytes.shrink_to_fit();
     Ok(Buffer::from_vec(bytes))
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use flatbuffers::FlatBufferBuilder;
 
 use super::decode::BatchSchema;
-use super::header::{RawBatch, layout};
+use super::header::{BATCH_BYTES_MAX, RawBatch, layout};
 use super::message::{Codec, Message};
 use crate::error::{Error, Result};
 
@@ -31,6 +31,11 @@ pub fn project(batch: &RawBatch, schema: &BatchSchema, newest: &BatchSchema, pos
         return Ok(batch.bytes.clone());
     }
     let message = Message::parse(&batch.arrow_message()?)?;
+    let says = batch.header.record_count;
+    if usize::try_from(says).ok() != Some(message.rows) {
+        let (base, rows) = (batch.header.base_offset, message.rows);
+        return Err(Error::data(format!("the record batch at offset `{base}` says `{says}` records, its Arrow message `{rows}`")));
+    }
     let mut cut = Cut::default();
     let (mut node, mut buffer) = (0, 0);
     for (position, field) in schema.arrow.fields().iter().enumerate() {
@@ -42,6 +47,15 @@ pub fn project(batch: &RawBatch, schema: &BatchSchema, newest: &BatchSchema, pos
     }
     for position in positions.iter().filter(|position| **position >= schema.arrow.fields().len()) {
         if let Some(field) = newest.arrow.fields().get(*position) {
+            // Rows cost nothing in a batch that lies about them, and a value each here.
+            let bytes = null_bytes(field.data_type(), message.rows);
+            if cut.body.len().saturating_add(bytes) > BATCH_BYTES_MAX {
+                let (base, rows) = (batch.header.base_offset, message.rows);
+                return Err(Error::data(format!(
+                    "the record batch at offset `{base}` says `{rows}` rows: too many for column `{}`",
+                    field.name()
+                )));
+            }
             cut.nulls(field.data_type(), message.rows, message.codec);
         }
     }
@@ -61,6 +75,18 @@ fn shape(data_type: &DataType) -> (usize, usize) {
         }
         _ => (1, 2),
     }
+}
+
+/// Bytes of a column of so many NULLs, at least.
+fn null_bytes(data_type: &DataType, rows: usize) -> usize {
+    let width = match data_type {
+        DataType::FixedSizeBinary(width) => usize::try_from(*width).unwrap_or_default(),
+        DataType::Struct(children) => {
+            return children.iter().fold(rows / 8, |sum, child| sum.saturating_add(null_bytes(child.data_type(), rows)));
+        }
+        other => other.primitive_width().unwrap_or(4),
+    };
+    rows.saturating_mul(width)
 }
 
 #[derive(Default)]

@@ -10,8 +10,8 @@ use super::decode::{LogFormat, change_kind, changes_or_none};
 use crate::error::{Error, Result};
 use crate::model::{ChangeKind, Datum, Schema, TypeKind};
 
-/// Length, change type, and at least one byte of NULL bits.
-const RECORD_BYTES_MIN: usize = 6;
+/// Length and change type.
+const RECORD_BYTES_MIN: usize = 5;
 
 fn cut() -> Error {
     Error::data("a record ends inside a value")
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Decodes `count` records. The types of their changes come with the records.
+/// Decodes `count` records. The types of their changes come with the records. Errors name record and field by number.
 pub(super) fn decode(
     payload: &[u8],
     count: usize,
@@ -81,18 +81,16 @@ pub(super) fn decode(
     schema: &Schema,
     arrow: &SchemaRef,
 ) -> Result<(RecordBatch, Option<Vec<ChangeKind>>)> {
-    if payload.len() / RECORD_BYTES_MIN < count && !schema.fields.is_empty() {
+    if payload.len() / RECORD_BYTES_MIN < count {
         return Err(Error::data(format!("`{count}` records do not fit into `{}` bytes", payload.len())));
     }
     let mut columns = schema.fields.iter().map(|field| Column::of(&field.data_type)).collect::<Result<Vec<_>>>()?;
     let mut decoder = Decoder { format, allowance: Allowance::of(payload.len()) };
     let mut changes = Vec::with_capacity(count);
     let mut records = Reader(payload);
-    for _ in 0..count {
-        let length = records.i32()?;
-        let mut record = Reader(records.take(usize::try_from(length).map_err(|source| cut().with_source(source))?)?);
-        changes.push(change_kind(record.byte()?)?);
-        decoder.row(&mut record, &mut columns)?;
+    for number in 0..count {
+        let change = decoder.record(&mut records, &mut columns);
+        changes.push(change.map_err(|error| error.context(format!("record `{number}`")))?);
     }
     Ok((batch(columns, count, arrow)?, changes_or_none(changes)))
 }
@@ -109,7 +107,7 @@ pub(super) fn decode_plain<'a>(
     let mut decoder = Decoder { format, allowance: Allowance::of(bytes) };
     let mut count = 0;
     for row in rows {
-        decoder.row(&mut Reader(row), &mut columns)?;
+        decoder.row(&mut Reader(row), &mut columns).map_err(|error| error.context(format!("record `{count}`")))?;
         count += 1;
     }
     batch(columns, count, arrow)
@@ -135,6 +133,15 @@ struct Decoder {
 }
 
 impl Decoder {
+    /// A record of a batch: its length, what it does, its row.
+    fn record(&mut self, records: &mut Reader<'_>, columns: &mut [Column<'_>]) -> Result<ChangeKind> {
+        let length = usize::try_from(records.i32()?).map_err(|source| cut().with_source(source))?;
+        let mut record = Reader(records.take(length)?);
+        let change = change_kind(record.byte()?)?;
+        self.row(&mut record, columns)?;
+        Ok(change)
+    }
+
     /// One row; a ROW inside has the form of the rows around it.
     fn row(&mut self, row: &mut Reader<'_>, columns: &mut [Column<'_>]) -> Result<()> {
         let nulls = nulls(row, columns.len())?;
@@ -145,29 +152,26 @@ impl Decoder {
             0
         };
         let mut lengths = Reader(row.take(slots * 4)?);
-        for (column, null) in columns.iter_mut().zip(nulls) {
-            if null {
-                column.push_null(&mut self.allowance)?;
-                continue;
-            }
-            let bytes = match column {
-                Column::Scalar { kind, values } if !indexed => {
-                    self.push(values, compacted_value(row, kind)?)?;
-                    continue;
-                }
-                Column::Scalar { kind, values } if !has_length(kind) => {
-                    self.push(values, indexed_fixed(row, kind)?)?;
-                    continue;
-                }
-                _ if indexed => row.take(usize::try_from(lengths.i32()?).map_err(|source| cut().with_source(source))?)?,
-                _ => row.leb_bytes()?,
-            };
-            match column {
-                Column::Scalar { kind, values } => self.push(values, variable(bytes, kind)?)?,
-                nested => self.nested(bytes, nested)?,
-            }
+        for (at, (column, null)) in columns.iter_mut().zip(nulls).enumerate() {
+            let done = if null { column.push_null(&mut self.allowance) } else { self.field(row, &mut lengths, column) };
+            done.map_err(|error| error.context(format!("field `{at}`")))?;
         }
         Ok(())
+    }
+
+    /// A field that is not NULL. `lengths`: of an IndexedRow.
+    fn field(&mut self, row: &mut Reader<'_>, lengths: &mut Reader<'_>, column: &mut Column<'_>) -> Result<()> {
+        let indexed = self.format == LogFormat::Indexed;
+        let bytes = match column {
+            Column::Scalar { kind, values } if !indexed => return self.push(values, compacted_value(row, kind)?),
+            Column::Scalar { kind, values } if !has_length(kind) => return self.push(values, indexed_fixed(row, kind)?),
+            _ if indexed => row.take(usize::try_from(lengths.i32()?).map_err(|source| cut().with_source(source))?)?,
+            _ => row.leb_bytes()?,
+        };
+        match column {
+            Column::Scalar { kind, values } => self.push(values, variable(bytes, kind)?),
+            nested => self.nested(bytes, nested),
+        }
     }
 
     fn push(&mut self, values: &mut Vec<Option<Datum>>, value: Datum) -> Result<()> {

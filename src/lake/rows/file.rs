@@ -7,11 +7,10 @@ use arrow_array::types::{Int8Type, Int64Type};
 use arrow_array::{Array, ArrayRef, Int8Array, Int64Array, RecordBatch};
 use arrow_cast::cast;
 use arrow_schema::DataType as ArrowType;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
 use super::bytes::Share;
 use super::run::{KIND, SEQUENCE};
-use super::{Column, arrow_fault, check_rows, open, shape};
+use super::{Blocks, Column, arrow_fault, check_rows, open, shape};
 use crate::error::{Error, Result};
 use crate::lake::LakeTable;
 use crate::paimon::ManifestEntry;
@@ -31,7 +30,7 @@ pub struct FileReader {
     entry: ManifestEntry,
     place: String,
     columns: Arc<[Column]>,
-    reader: Option<ParquetRecordBatchReader>,
+    reader: Option<Blocks>,
     rows: usize,
 }
 
@@ -79,7 +78,7 @@ impl FileReader {
         let Some(mut reader) = self.reader.take() else { return Ok(None) };
         let (columns, keyed) = (Arc::clone(&self.columns), !self.table.schema.primary_keys.is_empty());
         let next = move || {
-            let block = reader.next().map(|stored| block(&stored.map_err(arrow_fault)?, &columns, keyed));
+            let block = reader.next().map(|stored| block(&stored?, &columns, keyed));
             (reader, block.transpose())
         };
         let (reader, block) = self.table.runtime.encoders.run(next).await?;

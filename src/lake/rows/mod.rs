@@ -15,7 +15,10 @@ use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_arr
 use arrow_cast::{CastOptions, can_cast_types, cast_with_options};
 use arrow_schema::{DataType as ArrowType, Field as ArrowField, Schema as ArrowSchema, TimeUnit};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::file::reader::ChunkReader;
 use parquet::schema::types::SchemaDescriptor;
 
 use self::bytes::{FileBytes, Share, TAIL_BYTES, by_range};
@@ -24,7 +27,7 @@ pub use self::merge::MergeReader;
 use super::{LakeTable, PartitionFilter};
 use crate::error::{Error, Result};
 use crate::model::Field;
-use crate::paimon::{ManifestEntry, Snapshot, TableSchema, lake_arrow_field, path};
+use crate::paimon::{ManifestEntry, Snapshot, TableSchema, lake_arrow_field, pages, path};
 
 /// A column of the table as it is now, and where a file has it.
 #[derive(Debug, Clone)]
@@ -86,7 +89,7 @@ impl LakeTable {
     /// `schema` is the one that the file was written with.
     async fn read_file(&self, schema: &TableSchema, entry: &ManifestEntry, columns: Arc<[Column]>) -> Result<Vec<RecordBatch>> {
         let (place, bytes) = self.file_bytes(schema, entry, (&columns, &[]), &Share::any()).await?;
-        let decoded = move || open(bytes, &columns, &[])?.map(|batch| shape(&batch.map_err(arrow_fault)?, &columns)).collect();
+        let decoded = move || open(bytes, &columns, &[])?.map(|batch| shape(&batch?, &columns)).collect();
         let batches: Result<Vec<RecordBatch>> = self.runtime.encoders.run(decoded).await?;
         let batches = batches.map_err(|error| self.at(error, &place))?;
         check_rows(batches.iter().map(RecordBatch::num_rows).sum(), entry).map_err(|error| self.at(error, &place))?;
@@ -155,11 +158,36 @@ fn picked(schema: &SchemaDescriptor, columns: &[Column], more: &[&str]) -> Proje
 }
 
 /// A reader of [`picked`].
-fn open(bytes: FileBytes, columns: &[Column], more: &[&str]) -> Result<ParquetRecordBatchReader> {
+fn open(bytes: impl ChunkReader + 'static, columns: &[Column], more: &[&str]) -> Result<Blocks> {
     let fault = |source: parquet::errors::ParquetError| Error::data("read parquet").with_source(source);
-    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(fault)?;
-    let mask = picked(builder.parquet_schema(), columns, more);
-    builder.with_projection(mask).build().map_err(fault)
+    let footer = pages::guarded(|| ArrowReaderMetadata::load(&bytes, ArrowReaderOptions::default()).map_err(fault))?;
+    let mask = picked(footer.parquet_schema(), columns, more);
+    pages::check(&bytes, footer.metadata(), &mask).map_err(|error| error.context("read parquet"))?;
+    let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, footer).with_projection(mask);
+    pages::guarded(|| reader.build().map_err(fault)).map(Blocks)
+}
+
+/// What a file holds, block by block; an error where the `parquet` crate panics.
+struct Blocks(ParquetRecordBatchReader);
+
+impl Iterator for Blocks {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Result<RecordBatch>> {
+        pages::guarded(|| self.0.next().transpose().map_err(arrow_fault)).map_err(|error| error.context("read parquet")).transpose()
+    }
+}
+
+/// Reads all rows of a data file of a table of `schema`, for [`crate::hostile`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_bytes(bytes: ::bytes::Bytes, schema: &TableSchema) -> Result<usize> {
+    let columns: Vec<Column> =
+        schema.fields.iter().map(|field| Column { now: field.clone(), stored: Some(field.clone()) }).collect();
+    let mut rows = 0;
+    for batch in open(bytes, &columns, &[run::SEQUENCE, run::KIND])? {
+        rows += shape(&batch?, &columns)?.num_rows();
+    }
+    Ok(rows)
 }
 
 /// A batch of a file as the table has it now.

@@ -10,10 +10,9 @@ use arrow_array::{Array, Int8Array, RecordBatch};
 use arrow_cast::cast;
 use arrow_row::{OwnedRow, Rows};
 use arrow_schema::DataType as ArrowType;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
 use super::bytes::Share;
-use super::{Column, arrow_fault, check_rows, open, shape};
+use super::{Blocks, Column, arrow_fault, check_rows, open, shape};
 use crate::error::{Error, Result};
 use crate::lake::LakeTable;
 use crate::model::Datum;
@@ -110,7 +109,7 @@ pub(super) struct RunFile {
 struct Open {
     file: RunFile,
     place: String,
-    reader: ParquetRecordBatchReader,
+    reader: Blocks,
     rows: usize,
 }
 
@@ -139,7 +138,7 @@ impl Run {
                 .runtime
                 .encoders
                 .run(move || {
-                    let block = open.reader.next().map(|stored| order.block(&stored.map_err(arrow_fault)?, &open.file.columns));
+                    let block = open.reader.next().map(|stored| order.block(&stored?, &open.file.columns));
                     (open, block.transpose())
                 })
                 .await?;

@@ -19,7 +19,7 @@ use crate::fluss::code::Code;
 use crate::fluss::record::{KvBatch, LogFormat, RawBatch, RowEncoder, Value, batches};
 use crate::model::{ChangeKind, TableBucket};
 use crate::node::log::{AppendError, Appending, BucketLog};
-use crate::node::places::sync_folder;
+use crate::node::places::{guarded, sync_folder};
 use crate::runtime::Moment;
 
 /// Newest row by key: schema id and row, as look-ups answer them (S6.1).
@@ -60,7 +60,7 @@ impl BucketKv {
             .map_err(|error| Code::KV_STORAGE.answer(format!("the state of {bucket}")).with_source(error))?;
         let path = folder.join(format!("{}.redb", bucket.bucket));
         let mut database = create(bucket, &path, shared.options.cache_bytes)?;
-        let mut applied = begin(bucket, &database)?;
+        let mut applied = guarded(&path, || begin(bucket, &database))?;
         if applied > log.log_end() {
             // Only where the log is not synced can a machine that went down lose what the state has.
             tracing::warn!(%bucket, applied, log_end = log.log_end(), "the log ends before its state, which is made again");
@@ -385,7 +385,7 @@ impl Snapshot {
 }
 
 fn create(bucket: TableBucket, path: &PathBuf, cache_bytes: usize) -> Result<Database> {
-    Database::builder().set_cache_size(cache_bytes).create(path).map_err(|source| broken(bucket, "open", source))
+    guarded(path, || Database::builder().set_cache_size(cache_bytes).create(path).map_err(|source| broken(bucket, "open", source)))
 }
 
 /// Where the state stands; a new one at 0.
@@ -407,6 +407,24 @@ fn begin(bucket: TableBucket, database: &Database) -> Result<i64> {
         write.abort().map_err(|source| fault(source.into()))?;
     }
     Ok(applied)
+}
+
+/// See [`super::read_state`].
+#[cfg(test)]
+pub(super) fn read_state(path: &std::path::Path) -> Result<()> {
+    let bucket = TableBucket { table: crate::model::TableId(1), partition: None, bucket: crate::model::BucketId(0) };
+    let fault = |source: redb::Error| broken(bucket, "read", source);
+    let database = create(bucket, &path.to_owned(), 2 << 20)?;
+    guarded(path, || begin(bucket, &database))?;
+    guarded(path, || {
+        let read = database.begin_read().map_err(|source| fault(source.into()))?;
+        let rows = read.open_table(ROWS).map_err(|source| fault(source.into()))?;
+        for row in rows.iter().map_err(|source| fault(source.into()))? {
+            let (_, value) = row.map_err(|source| fault(source.into()))?;
+            Value::parse(value.value())?;
+        }
+        Ok(())
+    })
 }
 
 /// Runs blocking work on a state.

@@ -177,6 +177,12 @@ impl KvStore {
     }
 }
 
+/// Opens the state in the file at `path` and reads all of it, for [`crate::hostile`].
+#[cfg(test)]
+pub(super) fn read_state(path: &std::path::Path) -> Result<()> {
+    bucket::read_state(path)
+}
+
 /// Error 11: the state can't be read or written.
 fn broken(bucket: TableBucket, act: &str, source: impl Into<redb::Error>) -> Error {
     let source: redb::Error = source.into();

@@ -23,6 +23,12 @@ use crate::error::{Error, Result};
 use crate::model::{PartitionId, TableBucket, TableId};
 use crate::runtime::{Clock, FailPoints, Runtime};
 
+/// Reads a segment at `path` with these files beside it, for [`crate::hostile`].
+#[cfg(any(test, fuzzing))]
+pub(super) fn read_segment(path: &std::path::Path, seal: &[u8], writers: &[u8]) -> Result<()> {
+    segment::read_all(path, seal, writers)
+}
+
 pub use bucket::{AppendError, Appending, BucketLog, ReadError};
 use handles::Handles;
 

@@ -147,15 +147,31 @@ impl Segment {
     }
 }
 
+/// A checksum's digits, a line's end, JSON: a flipped bit must not be believed.
 fn write_beside<T: Serialize>(path: &Path, extension: &str, content: &T) {
-    let written = serde_json::to_vec(content).map_err(std::io::Error::other);
+    let written = serde_json::to_string(content).map_err(std::io::Error::other);
+    let written = written.map(|json| format!("{:08x}\n{json}", crc32c::crc32c(json.as_bytes())));
     if let Err(error) = written.and_then(|bytes| fs::write(path.with_extension(extension), bytes)) {
         tracing::warn!(segment = %path.display(), extension, %error, "file beside a segment not written, the next start reads the segment");
     }
 }
 
 fn read_beside<T: for<'de> Deserialize<'de>>(path: &Path, extension: &str) -> Option<T> {
-    serde_json::from_slice(&fs::read(path.with_extension(extension)).ok()?).ok()
+    let text = fs::read_to_string(path.with_extension(extension)).ok()?;
+    let (checksum, json) = text.split_once('\n')?;
+    let is_whole = u32::from_str_radix(checksum, 16).ok()? == crc32c::crc32c(json.as_bytes());
+    is_whole.then(|| serde_json::from_str(json).ok()).flatten()
+}
+
+/// Reads the segment at `path` with these files beside it, as a start of the node does.
+#[cfg(any(test, fuzzing))]
+pub(super) fn read_all(path: &Path, seal: &[u8], writers: &[u8]) -> Result<()> {
+    let fault = |source| Error::unavailable("write").with_source(source);
+    fs::write(path.with_extension(SEAL), seal).map_err(fault)?;
+    fs::write(path.with_extension(WRITERS), writers).map_err(fault)?;
+    drop(Segment::read_seal(path, 0));
+    let mut writers = Segment::read_writers(path).unwrap_or_default();
+    Segment::scan(path, 0, &mut writers).map(drop)
 }
 
 /// The producer state's view of a batch.

@@ -23,6 +23,7 @@ use crate::error::{Error, Kind, Result};
 use crate::fluss::code::Code;
 use crate::fluss::table_json::{schema_from_json, schema_to_json};
 use crate::model::{BucketCountEpoch, CoordinatorEpoch, Partition, PartitionId, Schema, SchemaId, TableId, TableInfo, TablePath};
+use crate::node::places::guarded;
 use crate::runtime::FailPoints;
 
 pub use options::{AutoPartition, TimeUnit, freshness_ms, lake_enabled, log_ttl_ms};
@@ -126,8 +127,11 @@ impl Registry {
     /// # Errors
     /// `Unavailable` when another process has it open or it can't be read; `Data` when a record is wrong.
     pub fn open(path: &Path, now_ms: i64, fail: FailPoints) -> Result<Self> {
-        let (store, epoch) = Store::open(path, fail)?;
-        let records = store.scan("/metadata/")?;
+        let (store, epoch, records) = guarded(path, || {
+            let (store, epoch) = Store::open(path, fail)?;
+            let records = store.scan("/metadata/")?;
+            Ok((store, epoch, records))
+        })?;
         let counter = |key: &str| -> Result<i64> {
             let Some(text) = records.get(key) else { return Ok(0) };
             text.parse().map_err(|source| Error::data(format!("registry counter `{key}` is `{text}`")).with_source(source))
@@ -517,6 +521,14 @@ impl Registry {
     pub(super) fn on(&self, hook: impl FnMut(&Store, &Moment<'_>) + Send + 'static) {
         *self.store.hook.lock().unwrap() = Some(Box::new(hook));
     }
+}
+
+/// Reads a record as each of its kinds, for [`crate::hostile`].
+#[cfg(any(test, fuzzing))]
+pub(super) fn read_record(json: &str) -> Result<()> {
+    from_json::<TableRecord>("table", json).map(drop)?;
+    from_json::<DatabaseRecord>("database", json).map(drop)?;
+    from_json::<PartitionRecord>("partition", json).map(drop)
 }
 
 /// Puts records into the registry of a node that does not run.

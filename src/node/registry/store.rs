@@ -78,8 +78,11 @@ impl Store {
             #[cfg(test)]
             hook: Mutex::default(),
         };
-        let before: Option<i32> = store.get(EPOCH)?.and_then(|text| text.parse().ok());
-        let next = before.map_or(0, |epoch| epoch + 1);
+        let wrong = |text: &str| Error::data(format!("registry record `{EPOCH}` is `{text}`, no epoch that another can follow"));
+        let next = match store.get(EPOCH)? {
+            None => 0,
+            Some(text) => text.parse::<i32>().ok().and_then(|epoch| epoch.checked_add(1)).ok_or_else(|| wrong(&text))?,
+        };
         let write = store.database.begin_write().map_err(|source| fault("write", source))?;
         {
             let mut table = write.open_table(RECORDS).map_err(|source| fault("write", source))?;

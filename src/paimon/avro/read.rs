@@ -8,6 +8,10 @@ use crate::error::{Error, Result};
 
 /// Bytes of a decompressed block at most. Java's blocks have 64 kB; other writers put a whole manifest into one.
 const BLOCK_MAX: u64 = 256 << 20;
+/// What a block may decompress to for each of its bytes: file names and keys differ, so that real manifests stay far below.
+const BLOCK_RATIO_MAX: u64 = 4096;
+/// A record of one small field is two values in one byte, one inside another is three.
+const VALUES_PER_BYTE: usize = 4;
 
 /// A value; borrows from the decompressed block and the schema.
 #[derive(Debug)]
@@ -48,7 +52,7 @@ impl<'a> Record<'a> {
 
 /// Calls `each` with every record of a container; a top-level union of NULL and a record is fine.
 pub(in crate::paimon) fn read(bytes: &[u8], mut each: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
-    let mut file = Cursor { bytes };
+    let mut file = Cursor { bytes, values: 0 };
     if file.take(MAGIC.len())? != MAGIC {
         return Err(Error::data("not an avro file"));
     }
@@ -64,6 +68,7 @@ pub(in crate::paimon) fn read(bytes: &[u8], mut each: impl FnMut(Record<'_>) -> 
         Ok(())
     })?;
     let schema = schema.ok_or_else(|| Error::data("avro file without schema"))?;
+    let nodes = schema.nodes();
     let sync = file.take(16)?;
     while !file.bytes.is_empty() {
         let count = file.length()?;
@@ -76,8 +81,10 @@ pub(in crate::paimon) fn read(bytes: &[u8], mut each: impl FnMut(Record<'_>) -> 
                 &decompressed
             }
         };
-        let mut records = Cursor { bytes: block };
+        let mut records = Cursor { bytes: block, values: 0 };
         for _ in 0..count {
+            // Values that take no bytes (NULLs outside of unions) may only be those that the schema names.
+            records.values = nodes.saturating_add(records.bytes.len().saturating_mul(VALUES_PER_BYTE));
             match records.value(&schema)? {
                 Value::Record(record) => each(record)?,
                 _ => return Err(Error::data("avro file holds something that is no record")),
@@ -111,11 +118,12 @@ impl Codec {
 
 fn decompress(block: &[u8]) -> Result<Vec<u8>> {
     let fault = |source: std::io::Error| Error::data("decompress avro block").with_source(source);
+    let most = BLOCK_MAX.min((block.len() as u64).saturating_mul(BLOCK_RATIO_MAX));
     let decoder = zstd::stream::read::Decoder::with_buffer(block).map_err(fault)?;
     let mut bytes = Vec::new();
-    decoder.take(BLOCK_MAX + 1).read_to_end(&mut bytes).map_err(fault)?;
-    if bytes.len() as u64 > BLOCK_MAX {
-        return Err(Error::data(format!("avro block has more than {BLOCK_MAX} bytes")));
+    decoder.take(most + 1).read_to_end(&mut bytes).map_err(fault)?;
+    if bytes.len() as u64 > most {
+        return Err(Error::data(format!("avro block of {} bytes has more than {most} when decompressed", block.len())));
     }
     Ok(bytes)
 }
@@ -126,6 +134,8 @@ fn text(bytes: &[u8]) -> Result<&str> {
 
 struct Cursor<'a> {
     bytes: &'a [u8],
+    /// Values that the record at hand may still have.
+    values: usize,
 }
 
 impl<'a> Cursor<'a> {
@@ -188,6 +198,8 @@ impl<'a> Cursor<'a> {
     where
         'a: 'v,
     {
+        let left = self.values.checked_sub(1);
+        self.values = left.ok_or_else(|| Error::data("avro record has more values than its bytes can hold"))?;
         Ok(match schema {
             Type::Null => Value::Null,
             Type::Boolean => {

@@ -38,7 +38,7 @@ impl Type {
         Parser { names: BTreeMap::new(), nodes: 0 }.parse(&value, 0)
     }
 
-    fn nodes(&self) -> usize {
+    pub(super) fn nodes(&self) -> usize {
         1 + match self {
             Self::Array(inner) | Self::Map(inner) => inner.nodes(),
             Self::Union(branches) => branches.iter().map(Self::nodes).sum(),

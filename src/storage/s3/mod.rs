@@ -417,19 +417,15 @@ impl Bucket {
                 query.extend([("key-marker", key_marker.clone()), ("upload-id-marker", id_marker.clone())]);
             }
             let text = self.answered(Act::ListUploads, prefix, requests, || self.signed_get(&query)).await?;
-            for upload in xml::blocks(&text, "Upload") {
-                let part = |tag: &str| xml::first(upload, tag);
-                let (Some(key), Some(id)) = (part("Key"), part("UploadId")) else { continue };
-                let begun = part("Initiated").and_then(|text| text.parse::<jiff::Timestamp>().ok());
-                found.push(Hanging { key, id, begun_ms: begun.map_or(i64::MAX, jiff::Timestamp::as_millisecond) });
+            let (uploads, markers) = uploads_of(&text);
+            found.extend(uploads);
+            match markers {
+                // Keys are in order: a server that repeats itself must not hold us.
+                Some(markers) if markers.0 >= key_marker && (&markers.0, &markers.1) != (&key_marker, &id_marker) => {
+                    (key_marker, id_marker) = markers
+                }
+                _ => return Ok(found),
             }
-            let next = |tag: &str| xml::first(&text, tag).unwrap_or_default();
-            let markers = (next("NextKeyMarker"), next("NextUploadIdMarker"));
-            // A server that repeats itself must not hold us.
-            if next("IsTruncated") != "true" || markers.0.is_empty() || markers == (key_marker.clone(), id_marker.clone()) {
-                return Ok(found);
-            }
-            (key_marker, id_marker) = markers;
         }
     }
 
@@ -470,6 +466,31 @@ fn throttled_by(key: &str) -> &str {
         database = part.ends_with(".db/");
     }
     key.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// Uploads of one page, and where the next begins, if there is one.
+fn uploads_of(xml: &str) -> (Vec<Hanging>, Option<(String, String)>) {
+    let upload = |upload: &str| {
+        let part = |tag: &str| xml::first(upload, tag);
+        let begun = part("Initiated").and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        Some(Hanging {
+            key: part("Key")?,
+            id: part("UploadId")?,
+            begun_ms: begun.map_or(i64::MAX, jiff::Timestamp::as_millisecond),
+        })
+    };
+    let next = |tag: &str| xml::first(xml, tag).unwrap_or_default();
+    let markers = (next("NextKeyMarker"), next("NextUploadIdMarker"));
+    let goes_on = next("IsTruncated") == "true" && !markers.0.is_empty();
+    (xml::blocks(xml, "Upload").filter_map(upload).collect(), goes_on.then_some(markers))
+}
+
+/// Reads an answer of a store or of who hands out credentials, whatever it is, for [`crate::hostile`].
+#[cfg(any(test, fuzzing))]
+pub(super) fn read_answer(text: &str) -> Result<()> {
+    drop(uploads_of(text));
+    drop((xml::first(text, "Code"), xml::first(text, "Message")));
+    credentials::read_answer(text).map_err(|fault| Error::data(fault.to_string()))
 }
 
 fn absent_as_none<T>(found: Result<T, Fault>) -> Result<Option<T>, Fault> {

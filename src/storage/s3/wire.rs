@@ -16,6 +16,8 @@ use crate::error::{Error, Kind, Result};
 
 /// Bytes of an answer that refuses that are looked at.
 const BODY_MAX: usize = 64 << 10;
+/// Bytes of an answer that is read as text: a page of a list has a thousand entries.
+const TEXT_MAX: usize = 16 << 20;
 /// Characters of its words that are shown.
 const WORDS_MAX: usize = 300;
 
@@ -209,8 +211,14 @@ pub(super) fn client(settings: &Settings) -> Result<(HttpClient, ClientOptions)>
 
 /// The text of an answer.
 pub(super) async fn text(answer: HttpResponse) -> Result<String, HttpError> {
-    let bytes = answer.into_body().bytes().await?;
-    String::from_utf8(bytes.to_vec()).map_err(|_not_shown| failed(Fault::Odd("the answer is no UTF-8".to_owned())))
+    let (mut bytes, mut stream) = (Vec::new(), answer.into_body().bytes_stream());
+    while let Some(more) = stream.next().await {
+        bytes.extend_from_slice(&more?);
+        if bytes.len() > TEXT_MAX {
+            return Err(failed(Fault::Odd(format!("the answer has more than {TEXT_MAX} bytes"))));
+        }
+    }
+    String::from_utf8(bytes).map_err(|_not_shown| failed(Fault::Odd("the answer is no UTF-8".to_owned())))
 }
 
 /// TLS by ring; whoever installed another before is left alone.

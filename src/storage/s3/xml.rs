@@ -1,5 +1,8 @@
 //! The little XML that S3 and STS answer, text between two tags, and how values stand in what they are asked.
 
+/// Bytes of the longest name of a letter, `;` included: `&#x10FFFF;`.
+const ENTITY_BYTES_MAX: usize = 9;
+
 /// Text of the first `tag`, unescaped.
 pub(super) fn first(xml: &str, tag: &str) -> Option<String> {
     blocks(xml, tag).next().map(unescape)
@@ -23,7 +26,9 @@ fn unescape(text: &str) -> String {
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once('&') {
         plain.push_str(before);
-        let Some((name, behind)) = behind.split_once(';') else {
+        // None is longer, and looking for its end anywhere behind each `&` would take the square of the text.
+        let end = behind.bytes().take(ENTITY_BYTES_MAX).position(|byte| byte == b';');
+        let Some((name, behind)) = end.and_then(|end| Some((behind.get(..end)?, behind.get(end + 1..)?))) else {
             plain.push('&');
             rest = behind;
             continue;

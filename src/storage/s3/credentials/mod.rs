@@ -126,6 +126,12 @@ impl CredentialProvider for Credentials {
     }
 }
 
+/// Reads credentials in each of the spellings that they come in.
+#[cfg(any(test, fuzzing))]
+pub(super) fn read_answer(text: &str) -> Result<(), Fault> {
+    sources::read_answer(text)
+}
+
 /// Where they come from, for messages.
 const fn name(from: &From) -> &'static str {
     match from {

@@ -135,6 +135,13 @@ async fn call(
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub(super) fn read_answer(text: &str) -> Result<(), Fault> {
+    let from = From::Instance { endpoint: "http://metadata".to_owned() };
+    drop(profile_of(text, "default"));
+    web_identity(&from, text).or_else(|_| json(&from, text)).map(drop)
+}
+
 fn web_identity(from: &From, xml: &str) -> Result<Got, Fault> {
     let text = |tag: &str| xml::first(xml, tag).ok_or_else(|| unusable(from, format!("the answer has no `{tag}`")));
     let ends_ms = ends(from, &text("Expiration")?)?;

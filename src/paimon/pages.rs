@@ -1,0 +1,236 @@
+//! Pages of a Parquet file, looked at before the `parquet` crate believes what their headers say about memory.
+//!
+//! Found by fuzzing: a dictionary of 2³¹ values is allocated by the header's word alone, and so is a page of 2 GiB. Headers are Thrift's
+//! compact protocol; of them only sizes and counts are read. Called where files are opened: `lake`, `client`.
+
+use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
+use parquet::file::metadata::ParquetMetaData;
+use parquet::file::reader::ChunkReader;
+
+use crate::error::{Error, Result};
+
+/// What a page may decompress to for each of its bytes, the most that ZSTD makes of one, and in any case.
+const PAGE_RATIO_MAX: u64 = 32_768;
+const PAGE_BYTES: u64 = 64 << 10;
+/// Largest page after decompression.
+const PAGE_BYTES_MAX: u64 = 1 << 30;
+/// Bytes that a header is looked for in first; statistics in it may need more.
+const HEADER_BYTES: u64 = 256;
+const HEADER_BYTES_MAX: u64 = 1 << 20;
+/// Nested structures in a header at most: it has three.
+const DEPTH_MAX: usize = 8;
+
+/// A column's pages in one row group, as the file's footer places them.
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    start: u64,
+    end: u64,
+    /// Values, NULLs included.
+    values: i64,
+}
+
+/// Runs the `parquet` crate on a file: on some that are damaged it panics.
+///
+/// # Errors
+/// `Data` when it does; as `read`.
+pub fn guarded<T>(read: impl FnOnce() -> Result<T>) -> Result<T> {
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    done.unwrap_or_else(|_told_already| Err(Error::data("the file is damaged: its pages are not what its footer says")))
+}
+
+/// Checks the headers of all pages of the columns in `mask`.
+///
+/// # Errors
+/// `Data` names the column, and the byte where a header is that can't be read, or promises more than the page could hold.
+pub fn check(file: &impl ChunkReader, footer: &ParquetMetaData, mask: &ProjectionMask) -> Result<()> {
+    let read = |at: u64, length: usize| {
+        file.get_bytes(at, length).map_err(|source| Error::data(format!("read from byte `{at}`")).with_source(source))
+    };
+    for group in footer.row_groups() {
+        for (_, column) in group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf)) {
+            let named = |error: Error| error.context(format!("column `{}`", column.column_path()));
+            let first = column.dictionary_page_offset().map_or(column.data_page_offset(), |at| at.min(column.data_page_offset()));
+            let range = u64::try_from(first).ok().zip(u64::try_from(column.compressed_size()).ok());
+            let range = range.and_then(|(start, length)| Some((start, start.checked_add(length)?)));
+            let Some((start, end)) = range.filter(|(_, end)| *end <= file.len()) else {
+                let (length, of) = (column.compressed_size(), file.len());
+                return Err(named(Error::data(format!("its pages lie at `{first}`+`{length}`, in a file of `{of}` bytes"))));
+            };
+            pages(Chunk { start, end, values: column.num_values() }, read).map_err(named)?;
+        }
+    }
+    Ok(())
+}
+
+fn pages(chunk: Chunk, mut read: impl FnMut(u64, usize) -> Result<Bytes>) -> Result<()> {
+    let (mut at, mut left) = (chunk.start, chunk.values);
+    while at < chunk.end && left > 0 {
+        let page = header(at, chunk.end, &mut read)?;
+        let wrong = |what: String| Error::data(format!("the page at byte `{at}` {what}"));
+        let (plain, stored) = (page.plain_bytes, page.stored_bytes);
+        let most = stored.saturating_mul(PAGE_RATIO_MAX).saturating_add(PAGE_BYTES).min(PAGE_BYTES_MAX);
+        if plain > most {
+            return Err(wrong(format!("says `{plain}` bytes when decompressed, of `{stored}`")));
+        }
+        match page.values {
+            Values::Dictionary(count) if u64::try_from(count).is_ok_and(|count| count <= plain) => {}
+            Values::Data(count) if (0..=left).contains(&count) => left -= count,
+            Values::Other => {}
+            Values::Dictionary(count) | Values::Data(count) => {
+                return Err(wrong(format!("says `{count}` values in `{plain}` bytes, where `{left}` are due")));
+            }
+        }
+        at = at.saturating_add(page.header_bytes).saturating_add(stored);
+        if at > chunk.end {
+            return Err(Error::data(format!("a page ends at byte `{at}`, behind its column, which ends at `{}`", chunk.end)));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Values {
+    Dictionary(i64),
+    Data(i64),
+    /// An index page, which nobody reads.
+    Other,
+}
+
+#[derive(Debug)]
+struct Page {
+    header_bytes: u64,
+    plain_bytes: u64,
+    stored_bytes: u64,
+    values: Values,
+}
+
+fn header(at: u64, end: u64, read: &mut impl FnMut(u64, usize) -> Result<Bytes>) -> Result<Page> {
+    let mut wanted = HEADER_BYTES;
+    loop {
+        let there = wanted.min(end - at);
+        let bytes = read(at, usize::try_from(there).unwrap_or(usize::MAX))?;
+        let mut cursor = Cursor { rest: &bytes };
+        match cursor.page() {
+            Some(page) => return Ok(Page { header_bytes: (bytes.len() - cursor.rest.len()) as u64, ..page }),
+            // Maybe it goes on.
+            None if there < end - at && wanted < HEADER_BYTES_MAX && cursor.rest.is_empty() => wanted *= 8,
+            None => return Err(Error::data(format!("there is no page header at byte `{at}`"))),
+        }
+    }
+}
+
+/// Thrift's compact protocol. `None`: that is none, or it goes on behind the bytes (then nothing is left).
+struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl Cursor<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*first)
+    }
+
+    fn skip(&mut self, bytes: u64) -> Option<()> {
+        let Some(rest) = usize::try_from(bytes).ok().and_then(|bytes| self.rest.get(bytes..)) else {
+            self.rest = &[];
+            return None;
+        };
+        self.rest = rest;
+        Some(())
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn zigzag(&mut self) -> Option<i64> {
+        let value = self.varint()?;
+        Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
+    }
+
+    /// The next field of a structure: its number and type; 0 = its end.
+    fn field(&mut self, last: &mut i64) -> Option<(i64, u8)> {
+        let head = self.byte()?;
+        if head == 0 {
+            return Some((0, 0));
+        }
+        *last = match head >> 4 {
+            0 => self.zigzag()?,
+            delta => last.checked_add(i64::from(delta))?,
+        };
+        Some((*last, head & 15))
+    }
+
+    fn page(&mut self) -> Option<Page> {
+        let (mut last, mut plain, mut stored, mut values) = (0, None, None, Values::Other);
+        loop {
+            match self.field(&mut last)? {
+                (0, 0) => break,
+                (2, 5) => plain = Some(u64::try_from(self.zigzag()?).ok()?),
+                (3, 5) => stored = Some(u64::try_from(self.zigzag()?).ok()?),
+                (5 | 8, 12) => values = Values::Data(self.count()?),
+                (7, 12) => values = Values::Dictionary(self.count()?),
+                (_, kind) => self.value(kind, 0)?,
+            }
+        }
+        Some(Page { header_bytes: 0, plain_bytes: plain?, stored_bytes: stored?, values })
+    }
+
+    /// Field 1 of a structure, a number.
+    fn count(&mut self) -> Option<i64> {
+        let (mut last, mut count) = (0, None);
+        loop {
+            match self.field(&mut last)? {
+                (0, 0) => return count,
+                (1, 5) => count = Some(self.zigzag()?),
+                (_, kind) => self.value(kind, 1)?,
+            }
+        }
+    }
+
+    fn value(&mut self, kind: u8, depth: usize) -> Option<()> {
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        match kind {
+            // Truth is in the type itself.
+            1 | 2 => Some(()),
+            3 => self.skip(1),
+            4..=6 => self.varint().map(drop),
+            7 => self.skip(8),
+            8 => {
+                let bytes = self.varint()?;
+                self.skip(bytes)
+            }
+            9 | 10 => {
+                let head = self.byte()?;
+                let count = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
+                if count > self.rest.len() as u64 {
+                    self.rest = &[];
+                    return None;
+                }
+                (0..count).try_for_each(|_| if head & 15 <= 2 { self.skip(1) } else { self.value(head & 15, depth + 1) })
+            }
+            12 => {
+                let mut last = 0;
+                loop {
+                    match self.field(&mut last)? {
+                        (0, 0) => return Some(()),
+                        (_, kind) => self.value(kind, depth + 1)?,
+                    }
+                }
+            }
+            _ => None,
+        }
+    }
+}
