@@ -22,6 +22,7 @@ pub(super) async fn run(args: &Args, settings: &Settings, runtime: Runtime, outp
     options.warehouse.clone_from(&args.warehouse);
     options.lease = args.lease;
     options.routing = settings.routing;
+    options.clients = settings.clients;
     let shutdown = runtime.shutdown.clone();
     let node = Node::start(options, runtime).await?;
     output.data(&format!("node {} with data in {}, lake tables in {}", node.address(), args.dir.display(), node.warehouse()))?;

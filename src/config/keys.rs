@@ -43,6 +43,7 @@ impl Settings {
             backfill,
             round,
             routing,
+            clients,
             s3,
             stores: _,
             lake: _,
@@ -61,6 +62,7 @@ impl Settings {
         let read::Options { bucket_bytes, wait: read_wait, requests_max, remote_max, ahead, range_rows, stall } = read;
         let WriteOptions { row_group_bytes, row_group_rows, part_bytes } = write;
         let node::RoutingOptions { accept_absent_count } = routing;
+        let node::ClientOptions { connections_max, idle, stall: client_stall } = clients;
         let commit::Options { tries_max, pause_first, pause_max, unknown_pause, round_age_max, off: _ } = commit;
         let mut keys = BTreeMap::from([
             ("cluster.servers", list(servers, server)),
@@ -101,6 +103,9 @@ impl Settings {
             ("write.row_group_rows", number(row_group_rows, Unit::Count, 1_000..=1 << 30)),
             ("write.part_bytes", number(part_bytes, Unit::Bytes, 5 * MIB..=1_024 * MIB)),
             ("routing.accept_absent_count", choice(accept_absent_count, &ACCEPTED)),
+            ("clients.connections_max", number_or("auto", connections_max, Unit::Count, 8..=1_000_000)),
+            ("clients.idle", time(idle, 5 * SECOND..=24 * HOUR)),
+            ("clients.stall", time(client_stall, SECOND..=HOUR)),
             ("commit.tries_max", number(tries_max, Unit::Count, 1..=1_000)),
             ("commit.pause_first", time(pause_first, 1..=60 * SECOND)),
             ("commit.pause_max", time(pause_max, 1..=600 * SECOND)),

@@ -54,6 +54,8 @@ pub struct Settings {
     pub round: round::Options,
     /// What `lakeward node` asks of its clients.
     pub routing: node::RoutingOptions,
+    /// Who may be connected to `lakeward node`.
+    pub clients: node::ClientOptions,
     /// How object stores are reached.
     pub s3: S3,
     /// The same, as options of `storage`: `s3` as it was given, and what was given in Fluss's, Paimon's and Hadoop's words.

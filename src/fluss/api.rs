@@ -121,6 +121,20 @@ keys! {
     ListKvSnapshots = 1064, 0..=0, ListKvSnapshotsRequest => ListKvSnapshotsResponse;
 }
 
+impl ApiKey {
+    /// Largest answer of a server that is sound, given the largest that a client takes at all: rows may be that many; the handshake says
+    /// little, and comes from whoever listens there.
+    #[must_use]
+    pub fn answer_bytes_max(self, most: usize) -> usize {
+        let own = match self {
+            Self::ApiVersions | Self::Authenticate => 1 << 20,
+            Self::FetchLog | Self::Lookup | Self::PrefixLookup | Self::LimitScan | Self::ScanKv => most,
+            _ => 64 << 20,
+        };
+        own.min(most)
+    }
+}
+
 impl fmt::Display for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -5,28 +5,35 @@
 //! neither waits for a caller, so a slow answer holds up nobody else.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::codec::{FramedRead, FramedWrite};
+use tokio_util::codec::{Decoder, FramedRead, FramedWrite};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::api::{ApiKey, Request};
 use super::auth;
 pub use super::auth::Credentials;
 use super::code::Code;
-use super::frame::{CLIENT_FRAME_BYTES_MAX, RequestCodec, RequestFrame, ResponseCodec, ResponseFrame, SERVER_FRAME_BYTES_MAX};
+use super::frame::{
+    self, CLIENT_FRAME_BYTES_MAX, FAILURE_BYTES_MAX, FrameError, RequestCodec, RequestFrame, ResponseCodec, ResponseFrame,
+    SERVER_FRAME_BYTES_MAX,
+};
 use super::proto::{self, ApiVersionsRequest, ErrorResponse};
 use crate::error::{Error, Kind, Result};
-use crate::runtime::{Backoff, BackoffOptions, Runtime};
+use crate::runtime::{Backoff, BackoffOptions, Clock, Moment, Runtime};
 
 /// Requests that wait to be written; more wait in their callers.
 const WRITE_QUEUE: usize = 64;
+
+/// Requests that nobody waits for any more and whose answers may still come; with more the connection is given up.
+const ABANDONED_MAX: usize = 1024;
 
 /// Pauses while a server asks to come back (51) with the credentials (F2.2); all of them fit into the connect time-out.
 const LOGIN: BackoffOptions = BackoffOptions { first: Duration::from_millis(100), max: Duration::from_secs(5), attempts_max: 6 };
@@ -81,7 +88,7 @@ pub struct Connection {
     frames: mpsc::Sender<RequestFrame>,
     versions: Arc<BTreeMap<i32, (i32, i32)>>,
     server_type: Option<ServerType>,
-    request_timeout: Duration,
+    frame_bytes_max: usize,
     runtime: Runtime,
     // Ends both tasks when the last clone goes.
     _close: Arc<DropGuard>,
@@ -93,16 +100,32 @@ struct Shared {
     state: Mutex<State>,
     /// Ends both tasks.
     closed: CancellationToken,
+    clock: Clock,
+    request_timeout: Duration,
+    /// Bytes of a frame that is not here whole.
+    partial: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     next_id: i32,
-    waiting: BTreeMap<i32, oneshot::Sender<Result<Bytes, ErrorResponse>>>,
+    waiting: BTreeMap<i32, Waiting>,
+    /// Sent, not answered, and nobody waits: largest answers by id.
+    abandoned: BTreeMap<i32, usize>,
     /// Frames that came in so far, to tell a slow answer from a dead peer.
     received: u64,
+    /// Since when an answer is due and no frame at all has come.
+    silent_since: Option<Moment>,
     /// Why no more answers will come.
     death: Option<Death>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    sender: oneshot::Sender<Result<Bytes, ErrorResponse>>,
+    /// Largest answer taken.
+    bytes_max: usize,
+    sent: bool,
 }
 
 /// An error that many callers get.
@@ -133,11 +156,70 @@ impl Shared {
         let waiter = {
             let mut state = self.state();
             state.received += 1;
-            state.waiting.remove(&id)
+            // No waiter: it timed out or was dropped.
+            state.abandoned.remove(&id);
+            let waiter = state.waiting.remove(&id);
+            let due = !state.abandoned.is_empty() || state.waiting.values().any(|waiting| waiting.sent);
+            state.silent_since = due.then(|| self.clock.moment());
+            waiter
         };
-        // No waiter: it timed out or was dropped.
         if let Some(waiter) = waiter {
-            drop(waiter.send(answer));
+            drop(waiter.sender.send(answer));
+        }
+    }
+
+    /// The largest answer to request `id` that is taken; `None` when no answer to it is due.
+    fn due(&self, id: i32) -> Option<usize> {
+        let state = self.state();
+        let sent = state.waiting.get(&id).filter(|waiting| waiting.sent).map(|waiting| waiting.bytes_max);
+        sent.or_else(|| state.abandoned.get(&id).copied())
+    }
+
+    /// Gives up a peer that has said nothing for longer than one request may take, also where no caller waited to the end. Half as long
+    /// again: an answer that just misses its time-out is late, not lost.
+    fn give_up_the_silent(&self) {
+        let silent_since = self.state().silent_since;
+        if silent_since.is_some_and(|since| since.elapsed() >= self.request_timeout * 3 / 2) {
+            self.die(Kind::Unavailable, self.no_answer());
+        }
+    }
+
+    fn no_answer(&self) -> String {
+        let within = self.request_timeout.as_secs_f32();
+        match self.partial.load(Ordering::Relaxed) {
+            0 => format!("no answer within {within} s"),
+            bytes => format!("no answer within {within} s, only {bytes} bytes of one"),
+        }
+    }
+}
+
+/// Answers, as far as they are due.
+struct Answers {
+    shared: Arc<Shared>,
+    bytes_max: usize,
+}
+
+impl Decoder for Answers {
+    type Item = ResponseFrame;
+    type Error = FrameError;
+
+    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<ResponseFrame>, FrameError> {
+        let bytes_max = match ResponseFrame::answered(source) {
+            Some(id) if frame::announced(source).is_some_and(|bytes| bytes <= self.bytes_max) => {
+                self.shared.due(id).ok_or(FrameError::NotOpen(id))?
+            }
+            _ if source.get(4).is_some_and(|kind| *kind > 1) => FAILURE_BYTES_MAX,
+            _ => self.bytes_max,
+        };
+        let frame = ResponseCodec { bytes_max }.decode(source)?;
+        self.shared.partial.store(if frame.is_none() { source.len() } else { 0 }, Ordering::Relaxed);
+        Ok(frame)
+    }
+
+    fn decode_eof(&mut self, source: &mut BytesMut) -> Result<Option<ResponseFrame>, FrameError> {
+        match self.decode(source)? {
+            None if !source.is_empty() => Err(FrameError::CutOff(source.len())),
+            frame => Ok(frame),
         }
     }
 }
@@ -149,9 +231,30 @@ struct Place<'a> {
     received_before: u64,
 }
 
+impl Place<'_> {
+    /// The request is on its way: an answer is due.
+    fn sent(&self) {
+        let mut state = self.shared.state();
+        if let Some(waiting) = state.waiting.get_mut(&self.id) {
+            waiting.sent = true;
+            let now = self.shared.clock.moment();
+            state.silent_since.get_or_insert(now);
+        }
+    }
+}
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.shared.state().waiting.remove(&self.id);
+        let too_many = {
+            let mut state = self.shared.state();
+            if let Some(left) = state.waiting.remove(&self.id).filter(|waiting| waiting.sent) {
+                state.abandoned.insert(self.id, left.bytes_max);
+            }
+            state.abandoned.len() > ABANDONED_MAX
+        };
+        if too_many {
+            self.shared.die(Kind::Unavailable, format!("server leaves more than {ABANDONED_MAX} requests unanswered"));
+        }
     }
 }
 
@@ -181,7 +284,13 @@ impl Connection {
         stream.set_nodelay(true).map_err(refused)?;
         let (reader, writer) = stream.into_split();
         let closed = CancellationToken::new();
-        let shared = Arc::new(Shared { state: Mutex::default(), closed: closed.clone() });
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            closed: closed.clone(),
+            clock: runtime.clock.clone(),
+            request_timeout: options.request_timeout,
+            partial: AtomicUsize::new(0),
+        });
         let (frames, queue) = mpsc::channel(WRITE_QUEUE);
         tokio::spawn(write(writer, queue, Arc::clone(&shared)));
         tokio::spawn(read(reader, options.frame_bytes_max, Arc::clone(&shared)));
@@ -192,7 +301,7 @@ impl Connection {
             // What the handshake itself needs.
             versions: Arc::new(BTreeMap::from([(ApiKey::ApiVersions.number().into(), (0, 0))])),
             server_type: None,
-            request_timeout: options.request_timeout,
+            frame_bytes_max: options.frame_bytes_max,
             runtime: runtime.clone(),
             _close: Arc::new(closed.drop_guard()),
         };
@@ -250,6 +359,7 @@ impl Connection {
     /// Whether it can't be used any more.
     #[must_use]
     pub fn is_dead(&self) -> bool {
+        self.shared.give_up_the_silent();
         self.shared.closed.is_cancelled()
     }
 
@@ -285,21 +395,23 @@ impl Connection {
             let error = error.context(format!("`{key}` to `{}`", self.address));
             if error.code() == Some(Code::AUTHENTICATE.0) { error.with_hint(auth::HINT) } else { error }
         };
-        let body = self.exchange(key.number(), version, body).await.map_err(named)?;
+        let body = self.exchange(key, version, body).await.map_err(named)?;
         proto::decode(key.name(), body).map_err(named)
     }
 
-    async fn exchange(&self, key: i16, version: i16, body: Bytes) -> Result<Bytes> {
+    async fn exchange(&self, key: ApiKey, version: i16, body: Bytes) -> Result<Bytes> {
+        self.shared.give_up_the_silent();
         let (sender, answer) = oneshot::channel();
-        let place = self.enter(sender)?;
-        let limit = self.request_timeout;
-        let frame = RequestFrame { key, version, id: place.id, body };
+        let place = self.enter(sender, key.answer_bytes_max(self.frame_bytes_max))?;
+        let frame = RequestFrame { key: key.number(), version, id: place.id, body };
         let outcome = self
             .runtime
             .clock
-            .timeout(limit, async {
+            .timeout(self.shared.request_timeout, async {
                 // Either fails only when the connection has died; the cause is in the state.
-                self.frames.send(frame).await.ok()?;
+                let slot = self.frames.reserve().await.ok()?;
+                place.sent();
+                slot.send(frame);
                 answer.await.ok()
             })
             .await;
@@ -309,7 +421,7 @@ impl Connection {
                 .unwrap_or_else(|| Code::UNKNOWN_SERVER_ERROR.error("server refused without a code"))),
             Some(None) => Err(self.death()),
             None => {
-                let message = format!("no answer within {} s", limit.as_secs_f32());
+                let message = self.shared.no_answer();
                 // Nothing at all came in meanwhile: the peer is gone without a word, and others should not wait as long.
                 if self.shared.state().received == place.received_before {
                     self.shared.die(Kind::Unavailable, message.clone());
@@ -319,18 +431,18 @@ impl Connection {
         }
     }
 
-    fn enter(&self, sender: oneshot::Sender<Result<Bytes, ErrorResponse>>) -> Result<Place<'_>> {
+    fn enter(&self, sender: oneshot::Sender<Result<Bytes, ErrorResponse>>, bytes_max: usize) -> Result<Place<'_>> {
         let mut state = self.shared.state();
         if let Some(death) = &state.death {
             return Err(death.error());
         }
         // Ids go round; one that is still waited for is passed over.
-        while state.waiting.contains_key(&state.next_id) {
+        while state.waiting.contains_key(&state.next_id) || state.abandoned.contains_key(&state.next_id) {
             state.next_id = next(state.next_id);
         }
         let id = state.next_id;
         state.next_id = next(id);
-        state.waiting.insert(id, sender);
+        state.waiting.insert(id, Waiting { sender, bytes_max, sent: false });
         Ok(Place { shared: &self.shared, id, received_before: state.received })
     }
 
@@ -350,8 +462,8 @@ impl Death {
         let error = Error::new(self.kind, self.message.clone());
         match self.kind {
             Kind::Unavailable => error.with_code(Code::NETWORK_EXCEPTION.0),
-            // What came can't be read.
-            Kind::Data => error.with_hint("is this the address of a Fluss server?"),
+            // What came can't be read. Whether the request was carried out is unknown.
+            Kind::Data => error.with_code(Code::CORRUPT_MESSAGE.0).with_hint("is this the address of a Fluss server?"),
             Kind::Stale | Kind::Invalid | Kind::Unsupported | Kind::Internal => error,
         }
     }
@@ -376,14 +488,14 @@ async fn write(half: OwnedWriteHalf, mut queue: mpsc::Receiver<RequestFrame>, sh
     tokio::select! {
         () = shared.closed.cancelled() => {}
         ended = work => {
-            let error = ended.err().map_or_else(|| Error::unavailable("connection closed"), |error: super::frame::FrameError| error.into());
+            let error = ended.err().map_or_else(|| Error::unavailable("connection closed"), |error: FrameError| error.into());
             shared.die(error.kind(), error.chain());
         }
     }
 }
 
 async fn read(half: OwnedReadHalf, bytes_max: usize, shared: Arc<Shared>) {
-    let mut stream = FramedRead::new(half, ResponseCodec { bytes_max });
+    let mut stream = FramedRead::new(half, Answers { shared: Arc::clone(&shared), bytes_max });
     let work = async {
         loop {
             match stream.next().await {

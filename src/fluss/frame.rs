@@ -1,7 +1,7 @@
 //! Frames: how requests and answers lie on a TCP connection (F2.1).
 //!
 //! Pure: bytes in, frames out, for both directions. Both codecs hold the bound on a frame's length, which is checked
-//! before anything is allocated for it.
+//! before anything is allocated for it; what a length field announces is believed only in part, until bytes come.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -17,8 +17,10 @@ pub const SERVER_FRAME_BYTES_MAX: usize = 104_857_596;
 pub const CLIENT_FRAME_BYTES_MAX: usize = 256 << 20;
 
 const REQUEST_HEADER: usize = 8;
-/// Room that is made for a frame of which only the beginning has come.
-const ROOM_MIN: usize = 64 << 10;
+/// Room that is made at once for an announced frame; for more, bytes have to come.
+const BELIEVED: usize = 256 << 10;
+/// Largest answer that is not to a request: the error that a server closes the connection with.
+pub(super) const FAILURE_BYTES_MAX: usize = 1 << 20;
 
 /// A request on its way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +57,36 @@ pub enum ResponseFrame {
 }
 
 impl ResponseFrame {
+    /// As it goes over the wire: head, and body, which is not copied.
+    ///
+    /// # Errors
+    /// When it is longer than a length field can say.
+    pub fn into_wire(self) -> Result<(Bytes, Bytes), FrameError> {
+        let mut head = BytesMut::new();
+        let body = match self {
+            Self::Success { id, body } => {
+                head.put_i32(length(5 + body.len(), i32::MAX as usize)?);
+                head.put_u8(0);
+                head.put_i32(id);
+                body
+            }
+            small => {
+                ResponseCodec { bytes_max: i32::MAX as usize }.encode(small, &mut head)?;
+                Bytes::new()
+            }
+        };
+        Ok((head.freeze(), body))
+    }
+
+    /// The request that the frame which begins in `source` answers, as soon as that is there; type 2 answers none.
+    #[must_use]
+    pub fn answered(source: &[u8]) -> Option<i32> {
+        match source {
+            [_, _, _, _, 0 | 1, a, b, c, d, ..] => Some(i32::from_be_bytes([*a, *b, *c, *d])),
+            _ => None,
+        }
+    }
+
     /// The answer `message` to request `id`.
     pub fn success(id: i32, message: &impl Message) -> Self {
         Self::Success { id, body: message.encode_to_vec().into() }
@@ -89,6 +121,12 @@ pub enum FrameError {
     /// The error message of an answer can't be read.
     #[error("error answer can't be read")]
     Body(#[from] prost::DecodeError),
+    /// Nobody asked, or it was answered before.
+    #[error("answer to request `{0}`, which is not open")]
+    NotOpen(i32),
+    /// The peer closed in the middle of a frame.
+    #[error("connection closed after {0} bytes of a frame")]
+    CutOff(usize),
 }
 
 impl From<FrameError> for Error {
@@ -97,7 +135,10 @@ impl From<FrameError> for Error {
         match error {
             FrameError::Io(source) => Self::unavailable(message).with_code(Code::NETWORK_EXCEPTION.0).with_source(source),
             FrameError::Body(source) => Self::data(message).with_code(Code::CORRUPT_MESSAGE.0).with_source(source),
-            FrameError::Length { .. } | FrameError::Type(_) => Self::data(message).with_code(Code::CORRUPT_MESSAGE.0),
+            FrameError::CutOff(_) => Self::unavailable(message).with_code(Code::NETWORK_EXCEPTION.0),
+            FrameError::Length { .. } | FrameError::Type(_) | FrameError::NotOpen(_) => {
+                Self::data(message).with_code(Code::CORRUPT_MESSAGE.0)
+            }
         }
     }
 }
@@ -128,7 +169,14 @@ impl Default for ResponseCodec {
     }
 }
 
-/// Takes one frame without its length field out of `source`, if it is there whole.
+/// Bytes of the frame that begins in `source`, as it announces; what is wrong with that, decoding tells.
+#[must_use]
+pub fn announced(source: &[u8]) -> Option<usize> {
+    source.first_chunk::<4>().and_then(|head| usize::try_from(i32::from_be_bytes(*head)).ok())
+}
+
+/// Takes one frame without its length field out of `source`, if it is there whole; else makes room: for what is announced up to
+/// [`BELIEVED`] bytes, then for four times what has come.
 fn take_frame(source: &mut BytesMut, min: usize, max: usize) -> Result<Option<Bytes>, FrameError> {
     let Some(head) = source.first_chunk::<4>() else { return Ok(None) };
     let length = i32::from_be_bytes(*head);
@@ -137,24 +185,27 @@ fn take_frame(source: &mut BytesMut, min: usize, max: usize) -> Result<Option<By
         _ => return Err(FrameError::Length { length: length.into(), min, max }),
     };
     if source.len() - 4 < bytes {
-        // Four bytes must not ask for a hundred megabytes: room grows with what has come.
-        source.reserve((4 + bytes - source.len()).min(source.len().max(ROOM_MIN)));
+        let room = (4 + bytes).min(BELIEVED.max(source.len().saturating_mul(4)));
+        source.reserve(room.saturating_sub(source.len()));
         return Ok(None);
     }
     source.advance(4);
     Ok(Some(source.split_to(bytes).freeze()))
 }
 
-/// Writes the length field, once it is checked against the bound.
-fn put_length(target: &mut BytesMut, bytes: usize, max: usize) -> Result<(), FrameError> {
+/// The length field, once it is checked against the bound.
+fn length(bytes: usize, max: usize) -> Result<i32, FrameError> {
     match i32::try_from(bytes) {
-        Ok(length) if bytes <= max => {
-            target.reserve(4 + bytes);
-            target.put_i32(length);
-            Ok(())
-        }
+        Ok(length) if bytes <= max => Ok(length),
         _ => Err(FrameError::Length { length: i64::try_from(bytes).unwrap_or(i64::MAX), min: 0, max }),
     }
+}
+
+fn put_length(target: &mut BytesMut, bytes: usize, max: usize) -> Result<(), FrameError> {
+    let length = length(bytes, max)?;
+    target.reserve(4 + bytes);
+    target.put_i32(length);
+    Ok(())
 }
 
 impl Decoder for RequestCodec {

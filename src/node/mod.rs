@@ -53,6 +53,8 @@ pub struct NodeOptions {
     pub lease: Duration,
     /// What is asked of clients of rescaled tables.
     pub routing: RoutingOptions,
+    /// Bounds on who is connected.
+    pub clients: ClientOptions,
     /// Bounds on what users create.
     pub limits: Limits,
     /// How logs are kept; `log.fsync` also covers offsets files.
@@ -77,12 +79,30 @@ impl NodeOptions {
             warehouse: None,
             lease: Duration::from_secs(120),
             routing: RoutingOptions::default(),
+            clients: ClientOptions::default(),
             limits: Limits::default(),
             log: LogOptions::default(),
             kv: KvOptions::default(),
             retention_interval: Duration::from_secs(60),
             partition_interval: Duration::from_secs(600),
         }
+    }
+}
+
+/// The keys `clients.*`. What clients send and leave unread holds at most half of the runtime's budget each way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// Connections at once; `None` = by the open files that the machine gives.
+    pub connections_max: Option<usize>,
+    /// How long a connection may ask nothing (F8: official servers and clients close it after 10 min as well).
+    pub idle: Duration,
+    /// How long a new connection may say nothing sound, and a request or an answer may hardly move.
+    pub stall: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { connections_max: None, idle: Duration::from_secs(600), stall: Duration::from_secs(30) }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::fluss::proto::*;
 
 mod alter;
 mod checklist;
+mod clients;
 mod interleaved;
 mod keyed;
 mod lake;

@@ -16,6 +16,13 @@ pub fn threads_default() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
+/// How many files, connections included, this process may have open; `None` where the machine does not tell or has no bound.
+#[must_use]
+pub fn open_files_max() -> Option<usize> {
+    let text = fs::read_to_string("/proc/self/limits").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?.parse().ok()
+}
+
 /// cgroup v2, then v1; a limit that is none (`max`, or v1's huge number) falls to the machine's.
 fn cgroup_bytes() -> Option<u64> {
     ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]

@@ -19,7 +19,7 @@ pub use clock::{Clock, Moment};
 pub use encoders::{Aside, Encoders};
 pub use fail::{FailAction, FailPoints, POINTS};
 pub use feed::feed;
-pub use machine::{memory_default, threads_default};
+pub use machine::{memory_default, open_files_max, threads_default};
 pub use rng::Rng;
 pub use stores::Stores;
 

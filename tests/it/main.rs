@@ -15,6 +15,8 @@ mod conformance;
 #[cfg(test)]
 mod cost;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod kill;

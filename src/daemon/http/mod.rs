@@ -5,7 +5,7 @@
 
 mod health;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::board::{Board, ServiceStatus, TableState, TableStatus};
@@ -29,7 +28,7 @@ use crate::error::{Error, Kind, Result};
 use crate::runtime::Runtime;
 use crate::telemetry;
 
-/// Connections at once; more wait in the kernel's queue, for [`CONNECTION_MAX`] at most.
+/// Connections at once; with one more, the oldest is closed: a sound one is answered within milliseconds.
 const CONNECTIONS_MAX: usize = 64;
 /// How long a connection may take, from its first byte to the answer's last. It serves one request.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
@@ -166,23 +165,22 @@ impl Asked {
 async fn serve(listener: TcpListener, asked: Arc<Asked>) {
     let clock = asked.runtime.clock.clone();
     let router = router(asked);
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut connections = JoinSet::new();
+    let (mut connections, mut handles) = (JoinSet::new(), VecDeque::new());
     loop {
-        let next = async {
-            // Never closed.
-            let slot = Arc::clone(&slots).acquire_owned().await.ok();
-            (listener.accept().await, slot)
-        };
         tokio::select! {
-            (accepted, slot) = next => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
+                    handles.retain(|handle: &AbortHandle| !handle.is_finished());
+                    if handles.len() >= CONNECTIONS_MAX
+                        && let Some(oldest) = handles.pop_front()
+                    {
+                        oldest.abort();
+                    }
                     let (router, clock) = (router.clone(), clock.clone());
-                    connections.spawn(async move {
+                    handles.push_back(connections.spawn(async move {
                         // One that takes too long, or says what is no HTTP, is closed.
                         drop(clock.timeout(CONNECTION_MAX, answer(stream, router)).await);
-                        drop(slot);
-                    });
+                    }));
                 }
                 Err(error) => {
                     telemetry::AdminRefused { error: &error }.emit();

@@ -99,7 +99,7 @@ async fn what_is_no_sound_request_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_connections_are_closed_and_keep_nobody_out_for_long() {
+async fn silent_connections_are_closed_and_keep_nobody_out() {
     let (admin, ..) = admin().await;
     let mut silent = Vec::new();
     for _ in 0..CONNECTIONS_MAX {
@@ -109,6 +109,26 @@ async fn silent_connections_are_closed_and_keep_nobody_out_for_long() {
     for stream in &mut silent {
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "closed by the service");
     }
+}
+
+#[tokio::test]
+async fn with_one_connection_too_many_the_oldest_is_closed_and_a_half_closed_one_gets_its_answer() {
+    let (admin, ..) = admin().await;
+    let mut silent = Vec::new();
+    for _ in 0..CONNECTIONS_MAX {
+        let mut stream = TcpStream::connect(admin.address()).await.unwrap();
+        stream.write_all(b"GET /status HTTP/1.1\r\nX: ").await.unwrap();
+        silent.push(stream);
+    }
+    assert_eq!(ask(&admin, "/healthz").await.0, 200);
+    assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
+    // Who sends a whole request and closes its side gets the answer.
+    let mut stream = TcpStream::connect(admin.address()).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
 #[tokio::test]

@@ -12,6 +12,9 @@ mod tables;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+
 pub use self::metadata::Located;
 pub use self::retry::Retry;
 pub use self::routed::Answers;
@@ -25,6 +28,9 @@ use super::proto::MetadataRequest;
 use crate::error::{Error, Result};
 use crate::model::TablePath;
 use crate::runtime::{BackoffOptions, Runtime};
+
+/// Where several servers can answer, one that has not answered for so long does not keep the next from being asked as well.
+const NEXT_AFTER: Duration = Duration::from_secs(1);
 
 /// Bounds of a [`Cluster`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,8 +142,13 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::coordinator`]; after `Unavailable` with code 1 it is unknown whether the request was carried out.
     pub async fn coordinator_once<R: Request>(&self, request: &R) -> Result<R::Response> {
-        let connection = self.coordinator_connection().await?;
-        let answer = connection.call(request).await;
+        // A caller who gives up before we do has learned the same.
+        let mut doubt = Doubt(Some(self));
+        let answer = match self.coordinator_connection().await {
+            Ok(connection) => connection.call(request).await,
+            Err(error) => Err(error),
+        };
+        doubt.0 = None;
         if let Err(error) = &answer {
             self.suspect_coordinator(error);
         }
@@ -149,7 +160,13 @@ impl Cluster {
     /// # Errors
     /// `Unsupported` with code 2 when there is no common one; `Unavailable`.
     pub async fn coordinator_version(&self, key: ApiKey) -> Result<i16> {
-        self.coordinator_connection().await?.version(key)
+        match self.coordinator_connection().await {
+            Ok(connection) => connection.version(key),
+            Err(error) => {
+                self.suspect_coordinator(&error);
+                Err(error)
+            }
+        }
     }
 
     async fn coordinator_connection(&self) -> Result<Connection> {
@@ -162,17 +179,14 @@ impl Cluster {
                 found.ok_or_else(|| Code::NOT_COORDINATOR_LEADER.error("the cluster names no coordinator"))?
             }
         };
-        let connection = self.0.pool.get(Some(ServerType::Coordinator), &server.address).await;
-        if let Err(error) = &connection {
-            self.suspect_coordinator(error);
-        }
-        connection
+        self.0.pool.get(Some(ServerType::Coordinator), &server.address).await
     }
 
     /// After such an error the coordinator may be elsewhere: look it up before the next call.
     fn suspect_coordinator(&self, error: &Error) {
         let class = error.code().map(|code| Code(code).class());
-        if matches!(class, Some(Class::RefreshCoordinator | Class::RefreshMetadata)) {
+        let garbage = error.code() == Some(Code::CORRUPT_MESSAGE.0);
+        if garbage || matches!(class, Some(Class::RefreshCoordinator | Class::RefreshMetadata)) {
             self.metadata().coordinator = None;
         }
     }
@@ -221,14 +235,34 @@ impl Cluster {
     async fn tablet_connection(&self) -> Result<Connection> {
         let mut servers: Vec<Server> = self.metadata().tablets.values().cloned().collect();
         self.0.runtime.rng.shuffle(&mut servers);
-        let mut last = Code::LEADER_NOT_AVAILABLE.error("the cluster names no tablet server");
-        for server in servers {
-            match self.0.pool.get(Some(ServerType::Tablet), &server.address).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
+        let attempts =
+            servers.into_iter().map(|server| async move { self.0.pool.get(Some(ServerType::Tablet), &server.address).await });
+        let connection = self.first_of(attempts).await;
+        connection.unwrap_or_else(|| Err(Code::LEADER_NOT_AVAILABLE.error("the cluster names no tablet server")))
+    }
+
+    /// The first answer of servers that are asked one after the other: the next one after a failure that it may know more about, or when
+    /// nothing was heard for [`NEXT_AFTER`], so that a silent one costs little. `None` = nobody to ask.
+    async fn first_of<T, F: Future<Output = Result<T>>>(&self, attempts: impl IntoIterator<Item = F>) -> Option<Result<T>> {
+        let mut attempts = attempts.into_iter().fuse();
+        let mut asked = FuturesUnordered::new();
+        asked.extend(attempts.next());
+        loop {
+            tokio::select! {
+                biased;
+                answer = asked.next() => match answer? {
+                    // Only what the server itself could not say is worth asking the next one for.
+                    Err(error) if error.code().is_none_or(|code| Code(code).class() != Class::Final) => {
+                        asked.extend(attempts.next());
+                        if asked.is_empty() {
+                            return Some(Err(error));
+                        }
+                    }
+                    answer => return Some(answer),
+                },
+                () = self.0.runtime.clock.sleep(NEXT_AFTER) => asked.extend(attempts.next()),
             }
         }
-        Err(last)
     }
 
     /// The version that a tablet server, whichever answers, gets requests of `key` in.
@@ -282,19 +316,20 @@ impl Cluster {
             targets.push((Some(ServerType::Coordinator), server.address.clone()));
         }
         targets.extend(self.0.bootstrap.iter().map(|address| (None, address.clone())));
-        let mut last = None;
-        for (role, address) in targets {
-            let answer = match self.0.pool.get(role, &address).await {
-                Ok(connection) => connection.call(request).await,
-                Err(error) => Err(error),
-            };
-            match answer {
-                // Only what the server itself could not say is worth asking the next one for.
-                Err(error) if error.code().is_none_or(|code| Code(code).class() != Class::Final) => last = Some(error),
-                answer => return answer,
-            }
+        let attempts =
+            targets.into_iter().map(|(role, address)| async move { self.0.pool.get(role, &address).await?.call(request).await });
+        self.first_of(attempts).await.unwrap_or_else(|| Err(Error::internal("no server to ask for metadata")))
+    }
+}
+
+/// Forgets who coordinates when dropped with something in it.
+struct Doubt<'a>(Option<&'a Cluster>);
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.0 {
+            cluster.metadata().coordinator = None;
         }
-        Err(last.unwrap_or_else(|| Error::internal("no server to ask for metadata")))
     }
 }
 

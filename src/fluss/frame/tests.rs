@@ -296,3 +296,34 @@ async fn an_answer_is_one_buffer_with_all_its_records() {
     }
     assert_eq!(count, 2);
 }
+
+#[test]
+fn what_is_announced_is_believed_only_up_to_a_bound_until_bytes_come() {
+    let announced = i32::try_from(CLIENT_FRAME_BYTES_MAX).unwrap().to_be_bytes();
+    let mut buffer = BytesMut::from(&announced[..]);
+    assert!(ResponseCodec::default().decode(&mut buffer).unwrap().is_none());
+    assert!(buffer.capacity() <= BELIEVED + 64, "{}", buffer.capacity());
+    let announced = i32::try_from(SERVER_FRAME_BYTES_MAX).unwrap().to_be_bytes();
+    let mut buffer = BytesMut::from(&announced[..]);
+    for _ in 0..4 {
+        assert!(RequestCodec::default().decode(&mut buffer).unwrap().is_none());
+        let (room, there) = (buffer.capacity(), buffer.len());
+        assert!(room <= BELIEVED.max(there * 8), "{room} for {there}");
+        buffer.resize(room.max(there + 1), 0);
+    }
+}
+
+#[test]
+fn answers_on_the_wire_are_the_codecs_without_a_copy_of_the_body() {
+    let body = Bytes::from(vec![7; 1000]);
+    let error = ErrorResponse { error_code: 7, error_message: Some("gone".into()) };
+    for frame in [
+        ResponseFrame::Success { id: 5, body: body.clone() },
+        ResponseFrame::Error { id: 6, error: error.clone() },
+        ResponseFrame::Failure(error),
+    ] {
+        let (head, rest) = frame.clone().into_wire().unwrap();
+        assert_eq!([head, rest.clone()].concat(), written(ResponseCodec::default(), frame).to_vec());
+        assert!(rest.is_empty() || rest.as_ptr() == body.as_ptr());
+    }
+}

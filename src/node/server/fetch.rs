@@ -9,9 +9,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::future::select_all;
 
-use super::{Act, Routed, Server, blocking, log_of, told};
+use super::clients::{Client, Held};
+use super::{Act, Routed, Server, blocking, decoded, log_of, told};
 use crate::error::{Error, Result};
+use crate::fluss::api::ApiKey;
 use crate::fluss::code::Code;
+use crate::fluss::frame::{RequestFrame, ResponseFrame};
 use crate::fluss::proto::{
     FetchLogRequest, FetchLogResponse, PbFetchLogReqForTable, PbFetchLogRespForBucket, PbFetchLogRespForTable,
 };
@@ -22,6 +25,8 @@ use crate::node::registry::Table;
 
 /// Most bytes of records in an answer, whatever is asked for.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Longest wait, whatever is asked for: an answer without records is always right.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Offset that stands for the log's start.
 const FROM_START: i64 = -2;
 
@@ -46,12 +51,34 @@ struct Pass {
 }
 
 impl Server {
-    pub(super) async fn fetch_log(&self, request: FetchLogRequest) -> Result<FetchLogResponse> {
+    /// The answer to a FetchLog and the memory that it holds; `None` = the client is gone.
+    pub(super) async fn fetch(&self, frame: RequestFrame, client: &Client) -> Option<(ResponseFrame, Held)> {
+        let id = frame.id;
+        let fetched = match decoded(ApiKey::FetchLog, frame.body) {
+            Ok(request) => self.fetch_log(request, client).await,
+            Err(error) => Err(error),
+        };
+        match fetched {
+            Ok((answer, held)) => Some((ResponseFrame::success(id, &answer), held?)),
+            Err(error) => {
+                tracing::debug!(error = %error.chain(), "fetch refused");
+                Some((ResponseFrame::error(id, &error), Held::none()))
+            }
+        }
+    }
+
+    /// Memory is held while it reads, not while it waits.
+    async fn fetch_log(&self, request: FetchLogRequest, client: &Client) -> Result<(FetchLogResponse, Option<Held>)> {
         let bytes_max = usize::try_from(request.max_bytes).unwrap_or(0).min(ANSWER_BYTES_MAX);
         let bytes_min = usize::try_from(request.min_bytes.unwrap_or(1)).unwrap_or(0).min(bytes_max.max(1));
-        let wait = Duration::from_millis(u64::try_from(request.max_wait_ms.unwrap_or(0)).unwrap_or(0));
+        let wait = Duration::from_millis(u64::try_from(request.max_wait_ms.unwrap_or(0)).unwrap_or(0)).min(WAIT_MAX);
         let deadline = self.runtime.clock.moment() + wait;
+        let buckets = request.tables_req.iter().flat_map(|table| &table.buckets_req);
+        let mut room =
+            buckets.fold(0_usize, |sum, bucket| sum.saturating_add(usize::try_from(bucket.max_fetch_bytes).unwrap_or(0)));
+        room = room.min(bytes_max);
         loop {
+            let Some(mut held) = client.hold_answer(room).await else { return Ok((FetchLogResponse::default(), None)) };
             // Looked up for each pass: a table may be dropped or rescaled while the request waits.
             let list: Vec<(TableId, Vec<Wanted>)> = request.tables_req.iter().map(|table| self.wanted(table)).collect();
             let logs = Arc::clone(&self.logs);
@@ -62,15 +89,24 @@ impl Server {
                 (pass.read(&logs, &list, bytes_max), moves)
             })
             .await?;
-            let left = deadline.saturating_duration_since(self.runtime.clock.moment());
-            if pass.urgent || pass.bytes >= bytes_min || left.is_zero() || self.stopping.is_cancelled() {
-                return Ok(FetchLogResponse { tables_resp: pass.tables });
+            if pass.bytes > room.max(held.bytes()) {
+                // A first batch that is larger than what was asked for: again, with room for it.
+                room = pass.bytes;
+                continue;
             }
+            let left = deadline.saturating_duration_since(self.runtime.clock.moment());
+            let hurry = self.stopping.is_cancelled() || client.ended.is_cancelled();
+            if pass.urgent || pass.bytes >= bytes_min || left.is_zero() || hurry {
+                held.shrink(pass.bytes);
+                return Ok((FetchLogResponse { tables_resp: pass.tables }, Some(held)));
+            }
+            drop(held);
             let moved = async { if moves.is_empty() { std::future::pending().await } else { drop(select_all(moves).await) } };
             tokio::select! {
                 () = moved => {}
                 () = self.runtime.clock.sleep(left) => {}
                 () = self.stopping.cancelled() => {}
+                () = client.ended.cancelled() => {}
             }
         }
     }

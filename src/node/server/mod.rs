@@ -1,9 +1,10 @@
 //! What is served: requests in, answers out.
 //!
-//! `connection` moves frames, `login` says whose, the other files answer: `metadata` and `ddl` for databases, tables and partitions, `data` for logs,
+//! `connection` moves frames, `clients` bounds what those who are connected can do, `login` says whose, the other files answer: `metadata` and `ddl` for databases, tables and partitions, `data` for logs,
 //! `tiering` for the lake service. `chores` are what nobody asks for.
 
 pub(super) mod chores;
+mod clients;
 pub(super) mod connection;
 mod data;
 mod ddl;
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
+use self::clients::Clients;
 use super::kv::{KvStore, Scanners};
 use super::lake::Lake;
 use super::log::{BucketLog, LogStore};
@@ -48,6 +50,7 @@ pub(super) struct Server {
     logs: Arc<LogStore>,
     states: Arc<KvStore>,
     scanners: Arc<Scanners>,
+    clients: Arc<Clients>,
     snapshots: Snapshots,
     lake: Lake,
     queue: Mutex<Queue>,
@@ -93,6 +96,7 @@ impl Server {
             snapshots: Snapshots::new(Arc::clone(&registry), remote, runtime.rng.clone()),
             lake: Lake::new(warehouse, runtime.clone()),
             scanners: Arc::new(Scanners::new(states.options(), runtime.clock.clone())),
+            clients: Clients::new(options.clients, &runtime),
             options,
             runtime,
             registry,
@@ -115,6 +119,12 @@ impl Server {
         self.save_states(true).await;
     }
 
+    /// Connections, and bytes that their requests and answers hold.
+    #[cfg(test)]
+    pub(super) fn client_counts(&self) -> (usize, usize, usize) {
+        self.clients.counts()
+    }
+
     #[cfg(test)]
     pub(super) fn registry(&self) -> &Registry {
         &self.registry
@@ -129,7 +139,8 @@ impl Server {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers any request but ProduceLog and PutKv, which `connection` keeps in order (see [`Self::append`], [`Self::put`]).
+    /// Answers any request but ProduceLog and PutKv, which `connection` keeps in order (see [`Self::append`], [`Self::put`]), and FetchLog,
+    /// which waits ([`Self::fetch`]).
     async fn answer(self: Arc<Self>, frame: RequestFrame) -> ResponseFrame {
         let id = frame.id;
         let Some(key) = ApiKey::from_number(frame.key).filter(|key| is_served(*key)) else {
@@ -170,7 +181,6 @@ impl Server {
             ApiKey::CreatePartition => with!(create_partition),
             ApiKey::DropPartition => with!(drop_partition),
             ApiKey::GetMetadata => with!(metadata),
-            ApiKey::FetchLog => with!(fetch_log),
             ApiKey::Lookup => with!(lookup),
             ApiKey::PrefixLookup => with!(prefix_lookup),
             ApiKey::ScanKv => with!(scan_kv),

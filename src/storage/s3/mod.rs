@@ -401,6 +401,8 @@ impl Bucket {
                 modified_ms: meta.last_modified.timestamp_millis(),
             }));
             match page.page_token {
+                // A server that repeats itself must not hold us.
+                Some(next) if token.as_ref() == Some(&next) => return Err(Fault::Odd("a list that does not move on".to_owned())),
                 Some(next) if most.is_none_or(|most| found.len() < most) => token = Some(next),
                 _ => return Ok(found),
             }

@@ -5,8 +5,9 @@
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use http_body_util::{BodyExt, Limited};
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
 };
 use object_store::{Certificate, ClientOptions};
 
@@ -18,6 +19,8 @@ use crate::error::{Error, Kind, Result};
 const BODY_MAX: usize = 64 << 10;
 /// Bytes of an answer that is read as text: a page of a list has a thousand entries.
 const TEXT_MAX: usize = 16 << 20;
+/// Bytes of an answer that is no range of an object: a page of a list has a thousand names.
+const ANSWER_MAX: usize = 64 << 20;
 /// Characters of its words that are shown.
 const WORDS_MAX: usize = 300;
 
@@ -243,9 +246,17 @@ struct Wire(HttpClient);
 #[async_trait]
 impl HttpService for Wire {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let bytes_max = request.headers().get("range").and_then(|range| range.to_str().ok()).and_then(range_bytes);
         let answer = self.0.execute(request).await.map_err(|error| failed(Fault::Lost(words(&error))))?;
         if answer.status().is_success() {
-            return Ok(answer);
+            // What is longer than it can be is not read to its end.
+            let too_long = || failed(Fault::Odd("the store answers more than was asked for".to_owned()));
+            let bounded = |body| {
+                Limited::new(body, bytes_max.unwrap_or(ANSWER_MAX)).map_err(move |error| {
+                    error.downcast::<HttpError>().map_or_else(|_limit| too_long(), |lost| failed(Fault::Lost(words(&*lost))))
+                })
+            };
+            return Ok(answer.map(|body| HttpResponseBody::new(bounded(body))));
         }
         let status = answer.status().as_u16();
         let mut body = Vec::new();
@@ -261,6 +272,13 @@ impl HttpService for Wire {
         let text = |tag: &str| xml::first(&body, tag).map(|text| cut(&text)).unwrap_or_default();
         Err(failed(Fault::Refused { status, code: text("Code"), message: text("Message") }))
     }
+}
+
+/// Bytes of a range such as `bytes=0-9`.
+fn range_bytes(range: &str) -> Option<usize> {
+    let (start, end) = range.strip_prefix("bytes=")?.split_once('-')?;
+    let (start, end): (u64, u64) = (start.parse().ok()?, end.parse().ok()?);
+    usize::try_from(end.checked_sub(start)?.checked_add(1)?).ok()
 }
 
 /// `Unknown` is the kind that is never repeated.
