@@ -54,7 +54,8 @@ impl Pump {
         let (fetcher, decoder) = (Arc::clone(&self), self);
         let open = Open { scan, first: Some(permit) };
         let pages = stream::try_unfold(open, move |open| Arc::clone(&fetcher).page(open, bytes_max));
-        let ahead = decoder.decodes_max();
+        // Pages come one after the other, whatever the cores.
+        let ahead = decoder.decodes_max().min(2);
         let chunks = pages.map_ok(|page| Arc::clone(&decoder).decode_page(page, log_offset)).try_buffered(ahead);
         let mut chunks = std::pin::pin!(chunks);
         while let Some(chunk) = chunks.try_next().await? {

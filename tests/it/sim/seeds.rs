@@ -190,9 +190,9 @@ fn primary_key_rules_that_are_switched_off_are_noticed() {
         (commit(Rule::Sequences), "primary=1,rows=12,foreign=8,slow=10"),
     ] {
         let plan: Plan = plan.parse().unwrap();
-        let found = (0..100).find_map(|seed| run(seed, plan, off).err());
-        let wrong = found.unwrap_or_else(|| panic!("{off:?} goes unnoticed"));
-        assert!(wrong.contains("row ") || wrong.contains("panic"), "{off:?}: {wrong}");
+        // Some seeds end in another way: a state that is lost before its first page has given nothing yet.
+        let shows = |wrong: &String| wrong.contains("row ") || wrong.contains("panic");
+        assert!((0..100).any(|seed| run(seed, plan, off).is_err_and(|wrong| shows(&wrong))), "{off:?} goes unnoticed");
         run(0, plan, Off::default()).map_err(|wrong| format!("{plan}: {wrong}")).unwrap();
     }
 }
