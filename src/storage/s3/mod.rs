@@ -127,9 +127,9 @@ pub(super) struct Bucket {
     rng: Rng,
 }
 
-/// Buckets that this process has opened: their connections, credentials and pauses outlive a round.
-static OPENED: Mutex<BTreeMap<Settings, Arc<Bucket>>> = Mutex::new(BTreeMap::new());
-/// So many are remembered; one that changes its keys all the time must not pile up.
+/// Buckets that this process has opened, and when each was last asked for: their connections, credentials and pauses outlive a round.
+static OPENED: Mutex<BTreeMap<Settings, (Arc<Bucket>, u64)>> = Mutex::new(BTreeMap::new());
+/// So many are remembered, those that were asked for last; one that changes its keys all the time must not pile up.
 const OPENED_MAX: usize = 64;
 
 /// Whether `own` options can be right.
@@ -155,14 +155,18 @@ pub(super) fn open(
         settings.credentials = From::Tokens(number);
     }
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = opened.get(&settings) {
+    let turn = opened.values().map(|(_, turn)| turn + 1).max().unwrap_or(0);
+    if let Some((known, last)) = opened.get_mut(&settings) {
+        *last = turn;
         return Ok(Arc::clone(known));
     }
-    if opened.len() >= OPENED_MAX {
-        opened.clear();
-    }
     let made = Arc::new(Bucket::new(settings.clone())?);
-    opened.insert(settings, Arc::clone(&made));
+    if opened.len() >= OPENED_MAX
+        && let Some(oldest) = opened.iter().min_by_key(|(_, (_, turn))| *turn).map(|(settings, _)| settings.clone())
+    {
+        opened.remove(&oldest);
+    }
+    opened.insert(settings, (Arc::clone(&made), turn));
     Ok(made)
 }
 
@@ -530,5 +534,18 @@ mod tests {
         ] {
             assert_eq!(throttled_by(key), prefix);
         }
+    }
+
+    #[test]
+    fn a_bucket_in_use_is_remembered_however_many_others_are_opened() {
+        let own = BTreeMap::from([("s3.endpoint".to_owned(), "http://127.0.0.1:1".to_owned())]);
+        let bucket = |name: &str| open(name, &own, &BTreeMap::new(), None).unwrap();
+        let (used, left) = (bucket("used"), bucket("left"));
+        for number in 0..2 * OPENED_MAX {
+            bucket(&format!("other-{number}"));
+            assert!(Arc::ptr_eq(&used, &bucket("used")), "{number}");
+        }
+        assert!(!Arc::ptr_eq(&left, &bucket("left")));
+        assert!(OPENED.lock().unwrap().len() <= OPENED_MAX);
     }
 }
