@@ -24,18 +24,19 @@ const GAP_BYTES: u64 = 128 << 10;
 /// Ranges of a file in flight.
 const AT_ONCE: usize = 4;
 
-/// What the files that are open at once may hold together.
+/// What the files that are open at once may hold together, beside the largest: as elsewhere, what is larger than all of it is let in.
 ///
 /// No permit of the memory budget: whoever takes the rows waits for that, and would wait for ever for what the files hold.
 #[derive(Debug, Clone)]
 pub(super) struct Share {
     bytes_max: u64,
     held: Arc<AtomicU64>,
+    largest: Arc<AtomicU64>,
 }
 
 impl Share {
     pub(super) fn of(bytes_max: u64) -> Self {
-        Self { bytes_max, held: Arc::default() }
+        Self { bytes_max, held: Arc::default(), largest: Arc::default() }
     }
 
     /// Of somebody who has a permit for the one file that is open.
@@ -47,9 +48,10 @@ impl Share {
     pub(super) fn take(&self, bytes: u64) -> Result<Held> {
         let held = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let taken = Held { bytes, of: Arc::clone(&self.held) };
-        if held > self.bytes_max {
+        let largest = self.largest.fetch_max(bytes, Ordering::Relaxed).max(bytes);
+        if held.saturating_sub(largest) > self.bytes_max {
             return Err(Error::invalid(format!(
-                "files that have to be merged take {held} bytes at once, and {} may be taken",
+                "files that have to be merged take {held} bytes at once, and {} may be taken beside the largest",
                 self.bytes_max
             ))
             .with_hint("raise `memory.limit`, ask for fewer columns, or compact the bucket"));
@@ -275,15 +277,18 @@ mod tests {
         let size = whole.len() as u64;
         let first = |schema: &SchemaDescriptor| ProjectionMask::roots(schema, [0]);
         let all = |schema: &SchemaDescriptor| ProjectionMask::leaves(schema, 0..schema.num_columns());
-        let share = Share::of(size);
+        let share = Share::of(size / 2);
         let few = by_range(&store, "f", (size, 100), &share, first).await.unwrap();
         let held: usize = few.parts.0.values().map(Bytes::len).sum();
         assert_eq!(share.held.load(Ordering::Relaxed), held as u64, "what is held is what is counted");
+        drop(few);
+        let alone = by_range(&store, "f", (size, 100), &share, all).await.unwrap();
+        let held = share.held.load(Ordering::Relaxed);
         let error = by_range(&store, "f", (size, 100), &share, all).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid);
         assert!(error.hint().unwrap().contains("memory.limit"), "{:?}", error.hint());
-        assert_eq!(share.held.load(Ordering::Relaxed), held as u64, "what was refused is not counted");
-        drop(few);
+        assert_eq!(share.held.load(Ordering::Relaxed), held, "what was refused is not counted");
+        drop(alone);
         assert_eq!(share.held.load(Ordering::Relaxed), 0);
         by_range(&store, "f", (size, 100), &share, all).await.unwrap();
     }

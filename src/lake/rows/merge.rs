@@ -46,7 +46,7 @@ impl LakeTable {
     /// was opened with, in its order.
     ///
     /// # Errors
-    /// `Unavailable`; `Invalid` when the files take more memory at once than half of the budget; `Data` as [`LakeTable::read_rows`], and when a file is not sorted by its key (P7.4); `Unsupported` names the
+    /// `Unavailable`; `Invalid` when the files take more memory at once, the largest apart, than half of the budget; `Data` as [`LakeTable::read_rows`], and when a file is not sorted by its key (P7.4); `Unsupported` names the
     /// option whose merging this build can't follow.
     pub async fn merge_files(&self, files: Vec<ManifestEntry>, columns: Option<&[&str]>) -> Result<MergeReader> {
         let text = |key: &str| self.schema.option(key).map(str::trim).filter(|text| !text.is_empty());
