@@ -141,7 +141,7 @@ pub const TARGETS: &[Target] = &[
     Target { per_byte: 1024, fixed: 20 << 20, ..target("load_json", files::load_json, &["`fuzz`"]) },
     Target { per_byte: 1024, fixed: 20 << 20, ..target("load_csv", files::load_csv, &["`fuzz`"]) },
     Target { per_byte: 1024, fixed: 20 << 20, ..target("load_parquet", files::load_parquet, &["`fuzz`"]) },
-    Target { per_byte: 1024, ..target("ddl", files::ddl, &["line ", "column", "type", "table"]) },
+    Target { per_byte: 1024, ..target("ddl", files::ddl, &["line ", "`", "column", "type", "table"]) },
     target("s3_answer", files::s3_answer, &["credentials"]),
     target("node_record", files::node_record, &["registry record", "lake snapshots"]),
     Target { fixed: 2 << 20, ..target("node_segment", files::node_segment, &["segment"]) },

@@ -1,6 +1,6 @@
 //! Each target on its recorded inputs, on those cut off, flipped and lying, and on chance; what it says; how much memory it takes.
 //!
-//! Inputs lie in `fixtures/hostile/TARGET/`: `seed-*` are golden bytes, `found-*` and `grown-*` come from fuzzing (fuzz/README.md).
+//! Inputs lie in `fixtures/hostile/TARGET/`: `seed-*` are golden bytes, `found-*` come from fuzzing (fuzz/README.md).
 
 use std::fs;
 use std::path::PathBuf;
@@ -205,7 +205,13 @@ fn changed(mut input: Vec<u8>, changes: &[Change]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    // The same chance in each run: what others find is for fuzzing, not for whoever happens to run the tests.
+    #![proptest_config(ProptestConfig {
+        cases: 4000,
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(20_261_130),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn chance_does_no_harm(target in 0..own().count(), seed in any::<usize>(), changes in proptest::collection::vec(change(), 1..8)) {
