@@ -26,7 +26,6 @@ async fn append(cluster: &Cluster, path: &TablePath, ids: std::ops::Range<i64>) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "was not run since its last change"]
 async fn one_bad_server_holds_up_its_own_tables_alone() {
     let stand = Stand::new().await;
     let runtime = &stand.runtime;
