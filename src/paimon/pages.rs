@@ -1,7 +1,7 @@
-//! Pages of a Parquet file, looked at before the `parquet` crate believes what their headers say about memory.
+//! Footer and pages of a Parquet file, looked at before the `parquet` crate believes what they say about memory.
 //!
-//! Found by fuzzing: a dictionary of 2³¹ values is allocated by the header's word alone, and so is a page of 2 GiB. Headers are Thrift's
-//! compact protocol; of them only sizes and counts are read. Called where files are opened: `lake`, `client`.
+//! Found by fuzzing: a dictionary of 2³¹ values is allocated by the header's word alone, and so are a page of 2 GiB and a
+//! group of 2²⁹ columns in the footer. All are Thrift's compact protocol; of it only sizes and counts are read. Called where files are opened: `lake`, `client`.
 
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
@@ -20,6 +20,8 @@ const HEADER_BYTES: u64 = 256;
 const HEADER_BYTES_MAX: u64 = 1 << 20;
 /// Nested structures in a header at most: it has three.
 const DEPTH_MAX: usize = 8;
+/// Groups of columns in each other at most: the `parquet` crate goes down by a call each.
+const LEVELS_MAX: usize = 256;
 
 /// A column's pages in one row group, as the file's footer places them.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +39,22 @@ struct Chunk {
 pub fn guarded<T>(read: impl FnOnce() -> Result<T>) -> Result<T> {
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
     done.unwrap_or_else(|_told_already| Err(Error::data("the file is damaged: its pages are not what its footer says")))
+}
+
+/// Checks that lists and groups of columns in the footer at the end of `file` are as large as they say. What is no footer at all is left
+/// to the `parquet` crate.
+///
+/// # Errors
+/// `Data` names the byte where the footer begins.
+pub fn check_footer(file: &impl ChunkReader) -> Result<()> {
+    const END: u64 = 8;
+    let Some((at, end)) = file.len().checked_sub(END).and_then(|at| Some((at, file.get_bytes(at, 8).ok()?))) else { return Ok(()) };
+    let [one, two, three, four, b'P', b'A', b'R', b'1'] = *end else { return Ok(()) };
+    let length = u32::from_le_bytes([one, two, three, four]);
+    let Some(start) = at.checked_sub(u64::from(length)) else { return Ok(()) };
+    let Ok(footer) = file.get_bytes(start, usize::try_from(length).unwrap_or(usize::MAX)) else { return Ok(()) };
+    let read = Cursor { rest: &footer }.footer();
+    read.ok_or_else(|| Error::data(format!("the footer at byte `{start}` has less in it than it says")))
 }
 
 /// Checks the headers of all pages of the columns in `mask`.
@@ -198,6 +216,56 @@ impl Cursor<'_> {
         }
     }
 
+    fn footer(&mut self) -> Option<()> {
+        let mut last = 0;
+        loop {
+            match self.field(&mut last)? {
+                (0, 0) => return Some(()),
+                (2, 9) => self.columns()?,
+                (_, kind) => self.value(kind, 1)?,
+            }
+        }
+    }
+
+    /// Columns and their groups, parents first.
+    fn columns(&mut self) -> Option<()> {
+        let count = self.list()?.1;
+        let mut left = i64::try_from(count).ok()?;
+        // Of the groups that are not complete: columns to come.
+        let mut open: Vec<i64> = Vec::new();
+        for _ in 0..count {
+            let (mut last, mut children) = (0, 0);
+            loop {
+                match self.field(&mut last)? {
+                    (0, 0) => break,
+                    (5, 5) => children = self.zigzag()?,
+                    (_, kind) => self.value(kind, 2)?,
+                }
+            }
+            left = left.checked_sub(children).filter(|left| children >= 0 && *left >= 0)?;
+            while open.pop_if(|to_come| *to_come == 0).is_some() {}
+            if let Some(to_come) = open.last_mut() {
+                *to_come -= 1;
+            }
+            open.push(children);
+            if open.len() > LEVELS_MAX {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// The head of a list: its elements' type and number.
+    fn list(&mut self) -> Option<(u8, u64)> {
+        let head = self.byte()?;
+        let count = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
+        if count > self.rest.len() as u64 {
+            self.rest = &[];
+            return None;
+        }
+        Some((head & 15, count))
+    }
+
     fn value(&mut self, kind: u8, depth: usize) -> Option<()> {
         if depth > DEPTH_MAX {
             return None;
@@ -213,13 +281,8 @@ impl Cursor<'_> {
                 self.skip(bytes)
             }
             9 | 10 => {
-                let head = self.byte()?;
-                let count = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
-                if count > self.rest.len() as u64 {
-                    self.rest = &[];
-                    return None;
-                }
-                (0..count).try_for_each(|_| if head & 15 <= 2 { self.skip(1) } else { self.value(head & 15, depth + 1) })
+                let (kind, count) = self.list()?;
+                (0..count).try_for_each(|_| if kind <= 2 { self.skip(1) } else { self.value(kind, depth + 1) })
             }
             12 => {
                 let mut last = 0;

@@ -45,7 +45,9 @@ impl Rows {
     pub(super) fn of(file: impl ChunkReader + 'static, columns: &Columns, from: u64) -> Result<Self> {
         let broken =
             |source: parquet::errors::ParquetError| Error::invalid("it is no Parquet file that can be read").with_source(source);
+        let lies = |source: Error| Error::invalid("it is no Parquet file that can be read").with_source(source);
         let bytes = file.len();
+        pages::check_footer(&file).map_err(lies)?;
         let footer = pages::guarded(|| ArrowReaderMetadata::load(&file, ArrowReaderOptions::default()).map_err(broken))?;
         let names: Vec<String> = footer.schema().fields().iter().map(|field| field.name().clone()).collect();
         if let Some(name) = twice(&names) {
@@ -72,8 +74,7 @@ impl Rows {
         let plain: i64 = footer.metadata().row_groups().iter().map(|group| group.total_byte_size()).fold(0, i64::saturating_add);
         let plain = usize::try_from(plain / rows.max(1)).unwrap_or_default().max(1);
         let mask = ProjectionMask::roots(footer.parquet_schema(), roots);
-        pages::check(&file, footer.metadata(), &mask)
-            .map_err(|source| Error::invalid("it is no Parquet file that can be read").with_source(source))?;
+        pages::check(&file, footer.metadata(), &mask).map_err(lies)?;
         let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer)
             .with_projection(mask)
             .with_batch_size((CHUNK_BYTES / plain).clamp(1, ROWS_MAX))

@@ -15,6 +15,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use parquet::schema::types::SchemaDescriptor;
 
 use crate::error::{Error, Result};
+use crate::paimon::pages;
 use crate::storage::Store;
 
 /// What is read first of a file's end: most footers fit, and a file of that size is read whole.
@@ -127,6 +128,7 @@ pub(super) async fn by_range(
     let mut start = size.saturating_sub(tail);
     let mut end = exactly(store, path, start, size).await?;
     let footer = loop {
+        pages::check_footer(&end).map_err(|error| error.context("read parquet"))?;
         let mut reader = ParquetMetaDataReader::new();
         match reader.try_parse_sized(&end, size).and_then(|()| reader.finish()) {
             Ok(footer) => break footer,

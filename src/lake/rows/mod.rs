@@ -160,6 +160,7 @@ fn picked(schema: &SchemaDescriptor, columns: &[Column], more: &[&str]) -> Proje
 /// A reader of [`picked`].
 fn open(bytes: impl ChunkReader + 'static, columns: &[Column], more: &[&str]) -> Result<Blocks> {
     let fault = |source: parquet::errors::ParquetError| Error::data("read parquet").with_source(source);
+    pages::check_footer(&bytes).map_err(|error| error.context("read parquet"))?;
     let footer = pages::guarded(|| ArrowReaderMetadata::load(&bytes, ArrowReaderOptions::default()).map_err(fault))?;
     let mask = picked(footer.parquet_schema(), columns, more);
     pages::check(&bytes, footer.metadata(), &mask).map_err(|error| error.context("read parquet"))?;
