@@ -196,6 +196,10 @@ async fn a_partition_that_is_dropped_under_a_load_ends_it_with_the_line() {
     assert!(first.len() > CHUNK);
     loading.write(first).await;
     let found = until(&stage.runtime, "the partition is there", async || stage.admin.partitions(&path).await.unwrap().pop()).await;
+    // Dropped before a row went there it would be made again, and nothing be lost.
+    let rounds = stage.rounds();
+    let arrived = async || round::log_ends(&rounds, &path).await.ok()?.buckets.iter().any(|(_, _, end)| *end > 0).then_some(());
+    until(&stage.runtime, "rows are in it", arrived).await;
     stage.admin.drop_partition(&path, &found.spec, false).await.unwrap();
     loading.write(lines(20_000..40_000, |_| "a".to_owned())).await;
     let ended = loading.end().await;
