@@ -7,7 +7,7 @@ use super::Patient;
 use crate::audit::AuditPartition;
 use crate::commit::Statement;
 use crate::daemon::backfill::PartitionSpec;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::mapping;
 use crate::model::{BucketLayout, LakeOffsets, LayoutOrigin, OffsetsFile, Partition, PartitionId, TableId, TableInfo};
 use crate::source::LedgerState;
@@ -41,7 +41,12 @@ impl Stand {
 
 async fn told(patient: &Patient, snapshot: i64, statement: &Statement) -> Result<Tiered> {
     let ledger = &patient.audit.ledger;
-    let mut tiered = Tiered { snapshot, table: statement.table, offsets: statement.offsets(ledger.as_ref()).await? };
+    // Damaged ones are as good as gone: what heals them must not fail by them.
+    let offsets = match statement.offsets(ledger.as_ref()).await {
+        Err(error) if error.kind() == Kind::Data => None,
+        offsets => offsets?,
+    };
+    let mut tiered = Tiered { snapshot, table: statement.table, offsets };
     if tiered.offsets.is_none()
         && let LedgerState::At(entry) = ledger.latest(&patient.audit.table.path).await?
         && entry.snapshot.0 == snapshot

@@ -159,6 +159,43 @@ async fn a_lake_table_made_anew_is_filled_again_after_reset_offsets_to_nothing()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offsets_that_can_not_be_read_are_said_by_a_file_and_the_table_goes_on() {
+    let (stage, path) = rolled_back().await;
+    let snapshot = stage.folder(&path).join("snapshot/snapshot-1");
+    let whole: Value = serde_json::from_slice(&fs::read(&snapshot).unwrap()).unwrap();
+    let offsets = whole["properties"]["lakeward.offsets"].as_str().unwrap();
+    let mut gone = whole.clone();
+    gone["properties"] = value!({ "fluss-offsets": stage.dir.path().join("nowhere") });
+    let mut broken = whole.clone();
+    broken["properties"]["lakeward.offsets"] = offsets[..offsets.len() / 2].into();
+    let file = stage.dir.path().join("offsets");
+    let reset = ["--offsets", file.to_str().unwrap(), "--confirm"];
+    for spoilt in [gone, broken] {
+        fs::write(&snapshot, spoilt.to_string()).unwrap();
+        let accept = stage.repair("accept-base", &["--confirm"]).await;
+        let way_out = "say them: `lakeward repair reset-offsets demo.orders --offsets FILE`";
+        assert!(accept.code == Some(5) && accept.stderr.contains(way_out), "{accept:?}");
+        let of_it = stage.repair("reset-offsets", &["--snapshot", "1", "--confirm"]).await;
+        assert!(of_it.code == Some(5) && of_it.stderr.contains("say them with --offsets"), "{of_it:?}");
+        drop(fs::remove_file(&file));
+        let missing = stage.repair("reset-offsets", &reset).await;
+        assert!(missing.code == Some(2) && missing.stderr.contains(&format!("read `{}`", reset[1])), "{missing:?}");
+        fs::write(&file, "{\"version\":1").unwrap();
+        let cut = stage.repair("reset-offsets", &reset).await;
+        assert!(cut.code == Some(2) && cut.stderr.contains("is no offsets file"), "{cut:?}");
+        assert!(cut.stderr.contains("hint: it has the form of Fluss's own offsets files"), "{cut:?}");
+        assert_eq!(stage.newest(&path).await.unwrap().id, 1, "nothing was done");
+        fs::write(&file, offsets).unwrap();
+        let done = stage.repair("reset-offsets", &reset).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        assert_eq!(stage.known(&path).await, Some(SnapshotId(2)));
+        assert_eq!(stage.tier().await, [Some(3)]);
+        assert_eq!(stage.ids(&path).await, Vec::from_iter(0..100), "each row once");
+        stage.roll_back(&path, 1, 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn record_tells_fluss_what_a_dead_round_left_and_release_takes_the_pins_off_only_then() {
     let stage = Stage::with(|options| options.lease = Duration::from_millis(300)).await;
     let path = stage.table("orders", &orders()).await;
