@@ -13,16 +13,17 @@ use std::time::Duration;
 
 use arrow_array::{Int64Array, RecordBatch, StringArray};
 use lakeward::fluss::record::arrow_schema;
-use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::lake::{LakeTable, Warehouse};
 use lakeward::mapping;
 use lakeward::model::{
-    BucketId, DataType, Field, Partition, RoundSummary, Schema, SchemaId, TableBucket, TableInfo, TablePath, TieringEpoch, TypeKind,
+    BucketId, DataType, Field, Partition, RoundSummary, SchemaId, TableBucket, TableInfo, TablePath, TieringEpoch, TypeKind,
 };
 use lakeward::round::{self, Job, Limits, Options, RoundContext};
 use lakeward::runtime::Runtime;
 use lakeward::source::memory::{self, MemoryCluster, MemoryService};
 use lakeward::storage::{self, Mounted, Store, mount};
+
+use crate::rounds::{descriptor, field, in_warehouse};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -79,26 +80,8 @@ impl World {
 
     /// A log table, partitioned by day, in Fluss and in the lake.
     async fn table(&self, name: &str, buckets: i32, lake_options: &[(&str, &str)]) -> TableInfo {
-        let field = |id, name: &str, kind| Field { id, name: name.into(), data_type: DataType::nullable(kind), comment: None };
-        let properties = [
-            ("table.datalake.enabled", "true"),
-            ("table.datalake.format", "paimon"),
-            ("table.datalake.paimon.warehouse", self.url.as_str()),
-        ];
-        let descriptor = TableDescriptor {
-            schema: Schema {
-                id: SchemaId(1),
-                fields: vec![field(0, "id", TypeKind::BigInt), field(1, "day", TypeKind::String)],
-                primary_key: vec![],
-                highest_field_id: 1,
-            },
-            comment: None,
-            partition_keys: vec!["day".into()],
-            bucket_keys: vec!["id".into()],
-            bucket_count: Some(buckets),
-            properties: properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
-            custom_properties: BTreeMap::new(),
-        };
+        let fields = vec![field("id", TypeKind::BigInt, true), field("day", TypeKind::String, true)];
+        let descriptor = in_warehouse(descriptor(fields, &["day"], &["id"], buckets), &self.url, "3min");
         let table = self.cluster.create_table(&path(name), &descriptor).unwrap();
         let lake = Warehouse::new(self.store.clone(), self.runtime.clone());
         let mut schema = mapping::lake_schema(&table).unwrap();

@@ -72,18 +72,24 @@ struct LakeFile {
     rows: RecordBatch,
 }
 
+/// A node on a folder of its own.
+pub(crate) async fn node(change: impl FnOnce(&mut NodeOptions)) -> (TempDir, Runtime, Node) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = NodeOptions::new(dir.path());
+    options.log.fsync = false;
+    change(&mut options);
+    let runtime = Runtime::system(2, 64 << 20).unwrap();
+    let node = Node::start(options, runtime.clone()).await.unwrap();
+    (dir, runtime, node)
+}
+
 impl Stage {
     pub(crate) async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
     async fn with(change: impl FnOnce(&mut NodeOptions)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut options = NodeOptions::new(dir.path());
-        options.log.fsync = false;
-        change(&mut options);
-        let runtime = Runtime::system(2, 64 << 20).unwrap();
-        let node = Node::start(options, runtime.clone()).await.unwrap();
+        let (dir, runtime, node) = node(change).await;
         let cluster = Cluster::connect(&[node.address().to_string()], ClusterOptions::default(), &runtime).await.unwrap();
         let admin = Admin::new(cluster.clone());
         admin.create_database("demo", true).await.unwrap();
@@ -257,6 +263,17 @@ pub(crate) fn descriptor(mut fields: Vec<Field>, partition_keys: &[&str], bucket
         ]),
         custom_properties: BTreeMap::new(),
     }
+}
+
+/// It as a coordinator lists it whose lakes are in `warehouse`.
+pub(crate) fn in_warehouse(mut table: TableDescriptor, warehouse: &str, freshness: &str) -> TableDescriptor {
+    let properties = [
+        ("table.datalake.freshness", freshness),
+        ("table.datalake.format", "paimon"),
+        ("table.datalake.paimon.warehouse", warehouse),
+    ];
+    table.properties.extend(properties.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    table
 }
 
 /// `id` (the bucket key), a text, and the partition column `day`; 2 buckets.

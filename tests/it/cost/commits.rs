@@ -132,16 +132,20 @@ async fn leases_are_renewed_and_other_tables_tiered_while_one_merges_its_manifes
     world.runtime.clock.sleep(3 * minute + long + minute).await;
     let of_a = |request: &String| request.starts_with("get demo.db/a/manifest/manifest-") && !request.contains("list");
     assert!(world.requests().iter().filter(|request| of_a(request)).count() > 3, "in the midst of it");
-    assert_eq!(std::mem::take(&mut *commits.lock().unwrap()), [b.path.clone()]);
+    assert_eq!(std::mem::take(&mut *commits.lock().unwrap()), std::slice::from_ref(&b.path));
     world.calls();
     world.load(&b, &days_b);
     world.runtime.clock.sleep(5 * minute).await;
     let beats = counted(world.calls())["heartbeat"];
     assert!(beats >= 5 * 60 * 9 / 10, "one a second asks for tables: {beats} in 5 minutes");
-    assert_eq!(std::mem::take(&mut *commits.lock().unwrap()), [b.path.clone()], "beside the merge, within its freshness");
+    assert_eq!(
+        std::mem::take(&mut *commits.lock().unwrap()),
+        std::slice::from_ref(&b.path),
+        "beside the merge, within its freshness"
+    );
     assert_eq!(manifests(&world, &a).await, 3, "it merges still");
     world.runtime.clock.sleep(6 * minute).await;
-    assert_eq!(*commits.lock().unwrap(), [a.path.clone()], "its lease lived on: one round did it all");
+    assert_eq!(*commits.lock().unwrap(), std::slice::from_ref(&a.path), "its lease lived on: one round did it all");
     assert_eq!(manifests(&world, &a).await, 2, "three in one, and the newest");
     stop.cancel();
     running.await.unwrap().unwrap();

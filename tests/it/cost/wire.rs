@@ -50,18 +50,9 @@ async fn an_idle_round_sends_what_it_has_to_and_no_more() {
     let cluster = Cluster::connect(std::slice::from_ref(&address), ClusterOptions::default(), &runtime).await.unwrap();
     let admin = Admin::new(cluster.clone());
     admin.create_database("demo", true).await.unwrap();
-    let field =
-        |id, name: &str, kind, nullable| Field { id, name: name.into(), data_type: DataType { kind, nullable }, comment: None };
-    let fields = vec![field(0, "id", TypeKind::BigInt, true), field(1, "day", TypeKind::String, false)];
-    let descriptor = TableDescriptor {
-        schema: Schema { id: SchemaId(1), fields, primary_key: vec![], highest_field_id: 1 },
-        comment: None,
-        partition_keys: vec!["day".into()],
-        bucket_keys: vec!["id".into()],
-        bucket_count: Some(2),
-        properties: [("table.datalake.enabled".to_owned(), "true".to_owned())].into(),
-        custom_properties: BTreeMap::new(),
-    };
+    let fields = vec![field("id", TypeKind::BigInt, true), field("day", TypeKind::String, false)];
+    let mut descriptor = descriptor(fields, &["day"], &["id"], 2);
+    descriptor.properties.remove("table.datalake.freshness");
     let path = path("t");
     admin.create_table(&path, &descriptor, false).await.unwrap();
     let mut writer = Writer::open(&cluster, &path, WriterOptions::default()).await.unwrap();

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_util::codec::{Encoder, FramedRead, FramedWrite};
 
 use crate::rounds::binary::Running;
-use crate::rounds::{descriptor, field, until};
+use crate::rounds::{self, descriptor, field, until};
 
 struct Stand {
     _dir: tempfile::TempDir,
@@ -29,13 +29,8 @@ struct Stand {
 
 impl Stand {
     async fn new(change: impl FnOnce(&mut NodeOptions)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut options = NodeOptions::new(dir.path());
-        options.log.fsync = false;
-        change(&mut options);
-        let runtime = Runtime::system(2, 64 << 20).unwrap();
-        let node = Node::start(options, runtime.clone()).await.unwrap();
-        Self { _dir: dir, runtime, node }
+        let (_dir, runtime, node) = rounds::node(change).await;
+        Self { _dir, runtime, node }
     }
 
     async fn open(&self) -> TcpStream {

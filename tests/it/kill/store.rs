@@ -19,7 +19,7 @@ use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::lake::{LakeTable, Warehouse};
 use lakeward::mapping;
 use lakeward::model::{
-    BucketId, Partition, RoundOutcome, RoundSummary, Schema, SchemaId, TableBucket, TableInfo, TablePath, TieringEpoch, TypeKind,
+    BucketId, Partition, RoundOutcome, RoundSummary, SchemaId, TableBucket, TableInfo, TablePath, TieringEpoch, TypeKind,
 };
 use lakeward::round::{self, Job, Limits, Options, RoundContext};
 use lakeward::runtime::{Runtime, Stores};
@@ -28,7 +28,7 @@ use lakeward::source::memory::{self, MemoryCluster, MemoryService};
 use lakeward::storage::{Fault, Faults, Mounted, Store, mount};
 use tokio_util::sync::CancellationToken;
 
-use crate::rounds::field;
+use crate::rounds::{self, field};
 
 /// Calls of one round, replans and tries included, that no store may make it exceed.
 const CALLS_MAX: u64 = 2_500;
@@ -222,21 +222,9 @@ impl World {
 }
 
 fn descriptor(warehouse: &str) -> TableDescriptor {
-    let properties = [
-        ("table.datalake.enabled", "true"),
-        ("table.datalake.freshness", "30s"),
-        ("table.datalake.format", "paimon"),
-        ("table.datalake.paimon.warehouse", warehouse),
-    ];
-    let mut table = crate::rounds::descriptor(
-        vec![field("id", TypeKind::BigInt, true), field("day", TypeKind::String, true), field("words", TypeKind::String, true)],
-        &["day"],
-        &["id"],
-        2,
-    );
-    table.properties = properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    table.schema = Schema { id: SchemaId(1), ..table.schema };
-    table
+    let fields =
+        vec![field("id", TypeKind::BigInt, true), field("day", TypeKind::String, true), field("words", TypeKind::String, true)];
+    rounds::in_warehouse(rounds::descriptor(fields, &["day"], &["id"], 2), warehouse, "30s")
 }
 
 /// The error names what went wrong and where; where waiting does not help, also what would.

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::SystemTime;
 
 use super::binary::run;
+use super::repair::tiered_twice_and_tagged;
 use super::sync::plain;
 use super::*;
 
@@ -79,7 +80,7 @@ fn long_ago(file: &std::path::Path) {
 async fn what_repair_and_orphans_print() {
     let stage = Stage::with(|options| options.lease = Duration::from_millis(300)).await;
     let path = stage.table("orders", &orders()).await;
-    let folder = stage.dir.path().join("warehouse/demo.db/orders");
+    let folder = stage.folder(&path);
     let mut said = Transcript { stage: &stage, path: &path, text: String::new() };
     stage.append(&path, 0..40, "a").await;
     let tier = ["run", "--server", &stage.address(), "--once"];
@@ -130,15 +131,8 @@ async fn what_repair_and_orphans_print() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_inspect_prints() {
-    let stage = Stage::new().await;
-    let path = stage.table("orders", &orders()).await;
-    for (ids, day) in [(0..40, "a"), (40..60, "b")] {
-        stage.append(&path, ids, day).await;
-        assert_eq!(stage.tier().await.len(), 1);
-    }
-    let folder = stage.dir.path().join("warehouse/demo.db/orders");
-    fs::create_dir(folder.join("tag")).unwrap();
-    fs::copy(folder.join("snapshot/snapshot-1"), folder.join("tag/tag-first")).unwrap();
+    let (stage, path) = tiered_twice_and_tagged().await;
+    let folder = stage.folder(&path);
     fs::write(folder.join("consumer/consumer-a-flink-job"), "{\"nextSnapshot\": 1}").unwrap();
     let place = folder.display().to_string();
     let mut said = Transcript { stage: &stage, path: &path, text: String::new() };

@@ -52,6 +52,20 @@ pub(super) async fn rolled_back() -> (Stage, TablePath) {
     (stage, path)
 }
 
+/// A table with two snapshots, the first of which has the tag `first`.
+pub(super) async fn tiered_twice_and_tagged() -> (Stage, TablePath) {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    for (ids, day) in [(0..40, "a"), (40..60, "b")] {
+        stage.append(&path, ids, day).await;
+        assert_eq!(stage.tier().await.len(), 1);
+    }
+    let folder = stage.folder(&path);
+    fs::create_dir(folder.join("tag")).unwrap();
+    fs::copy(folder.join("snapshot/snapshot-1"), folder.join("tag/tag-first")).unwrap();
+    (stage, path)
+}
+
 /// The hold names the command; the command is run, dies at one step after the other, and heals; rounds go on, each row once.
 async fn heals_whatever_dies(command: &[&str]) {
     let (stage, path) = rolled_back().await;
@@ -362,15 +376,8 @@ async fn rewrites_and_rounds_that_race_end_with_each_row_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inspect_lists_snapshots_manifests_files_partitions_tags_and_consumers() {
-    let stage = Stage::new().await;
-    let path = stage.table("orders", &orders()).await;
-    for (ids, day) in [(0..40, "a"), (40..60, "b")] {
-        stage.append(&path, ids, day).await;
-        assert_eq!(stage.tier().await.len(), 1);
-    }
+    let (stage, path) = tiered_twice_and_tagged().await;
     let folder = stage.folder(&path);
-    fs::create_dir(folder.join("tag")).unwrap();
-    fs::copy(folder.join("snapshot/snapshot-1"), folder.join("tag/tag-first")).unwrap();
     let place = folder.to_str().unwrap().to_owned();
     let inspect = async |more: &[&str]| run(&[&["inspect", &place][..], more].concat(), None).await;
     let lines = async |more: &[&str]| -> Vec<Value> {

@@ -13,7 +13,7 @@ use lakeward::fluss::table_json::TableDescriptor;
 use lakeward::lake::{LakeTable, Warehouse};
 use lakeward::mapping;
 use lakeward::model::{
-    BucketId, Partition, RoundOutcome, RoundSummary, Schema, SchemaId, TableBucket, TableInfo, TablePath, TieringEpoch, TypeKind,
+    BucketId, Partition, RoundOutcome, RoundSummary, SchemaId, TableBucket, TableInfo, TablePath, TieringEpoch, TypeKind,
 };
 use lakeward::round::{self, Job, Limits, Options, RoundContext};
 use lakeward::runtime::{FailPoints, Rng, Runtime};
@@ -22,7 +22,7 @@ use lakeward::source::memory::{self, MemoryCluster, MemoryService};
 use lakeward::storage::{StoreOptions, open};
 
 use super::server::{Asked, Server, Trouble};
-use crate::rounds::field;
+use crate::rounds::{self, field};
 
 const WAREHOUSE: &str = "s3://lake/w";
 
@@ -40,18 +40,9 @@ fn path(name: &str) -> TablePath {
 }
 
 fn descriptor() -> TableDescriptor {
-    let properties = [
-        ("table.datalake.enabled", "true"),
-        ("table.datalake.freshness", "30s"),
-        ("table.datalake.format", "paimon"),
-        ("table.datalake.paimon.warehouse", WAREHOUSE),
-    ];
     let fields =
         vec![field("id", TypeKind::BigInt, true), field("day", TypeKind::String, true), field("words", TypeKind::String, true)];
-    let mut table = crate::rounds::descriptor(fields, &["day"], &["id"], 2);
-    table.properties = properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    table.schema = Schema { id: SchemaId(1), ..table.schema };
-    table
+    rounds::in_warehouse(rounds::descriptor(fields, &["day"], &["id"], 2), WAREHOUSE, "30s")
 }
 
 impl World {
