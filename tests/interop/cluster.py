@@ -87,7 +87,7 @@ datalake.paimon.warehouse: {c.warehouse}
         argv = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "--add-opens=java.base/java.nio=ALL-UNNAMED", f"-Djava.io.tmpdir={c.folder}/tmp",
                 f"-Dlog4j.configurationFile={HERE}/java/log4j2.properties", f"-Dlog4j2.configurationFile={HERE}/java/log4j2.properties",
                 "-cp", f"{JARS}/server/*:{JARS}/log/*", main, *args]
-        return world.start(name, argv, shared=shared, folder=c.folder, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(plugins)})
+        return world.start(name, argv, shared=shared, folder=c.folder, real=True, cwd=c.folder, env={**os.environ, "FLUSS_PLUGINS_DIR": str(plugins)})
 
     def tablet():
         return java("tablet", tablet_heap, TABLET, "--configDir", c.folder / "conf/tablet")

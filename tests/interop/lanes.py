@@ -111,14 +111,16 @@ def serve(pipe, parent):
 
 
 def attempt(w, name):
-    """A real server, or its client, that falls silent (README.md) gets a second chance, with everything made afresh; nobody else does."""
-    for turn in (1, 2):
+    """A real server, or its client, that ends or falls silent (README.md) gets a second chance, with everything made afresh; nobody else does."""
+    first = None
+    while True:
         try:
-            with w.case(name if turn == 1 else f"{name}-again"):
+            with w.case(f"{name}-again" if first else name):
                 text = world.CASES[name].run(w) or ""
-                return True, text if turn == 1 else f"{text}  (second attempt: {silence})"
+                return True, f"{text}  (second attempt: {first.splitlines()[0]})" if first else text
         except Exception as error:  # a case may fail in any way, the others still run
-            if turn == 1 and isinstance(error, world.NoAnswer) and str(error).startswith("client-old:"):
-                silence = str(error).split("(", 1)[0].strip()
+            if w.trouble and not first:
+                first = w.trouble
                 continue
-            return False, f"{str(error).strip() or repr(error)}\n    see {w.here}/case.log"
+            text = str(error).strip() or repr(error)
+            return False, "\n    ".join([*([f"at first: {first}"] if first else []), text, *([w.trouble] if w.trouble else []), f"see {w.here}/case.log"])

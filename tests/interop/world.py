@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import queue
+import random
 import shutil
 import signal
 import socket
@@ -74,9 +75,12 @@ def until(seconds, what, attempt, pause=0.1):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One that no outgoing connection takes before its server is up: below those that the system hands out."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def die_with_parent():
@@ -119,7 +123,8 @@ class World:
             for client in self.clients:
                 with contextlib.suppress(Failed):
                     client.ask("close")
-        except BaseException:
+        except BaseException as error:
+            self.trouble = self.trouble_of_others(error)
             with open(self.here / "case.log", "w") as log:
                 traceback.print_exc(file=log)
             self.reset()
@@ -129,6 +134,17 @@ class World:
                 self.stop(process)
             for close in self.closing:
                 close()
+
+    def trouble_of_others(self, error):
+        """Why a case failed, if a real server ended by itself, or its client can't reach it or says nothing; `None` = it may be us."""
+        servers = {pathlib.Path(process.log).stem: process for process in self.processes if process.real}
+        ended = [f"the real {name} ended with {process.returncode}: {tail(process.log)}" for name, process in servers.items()
+                 if process.poll() not in (None, -signal.SIGKILL, -signal.SIGTERM)]
+        text = str(error)
+        if text.startswith("client-old:") and (isinstance(error, NoAnswer) or "Connection refused" in text):
+            running = [name for name, process in servers.items() if process.poll() is None]
+            ended.append(f"{text.splitlines()[0]} (running: {', '.join(running)})")
+        return "\n".join(ended) or None
 
     def reset(self):
         """Ends everything."""
@@ -143,13 +159,13 @@ class World:
 
     # ---- processes
 
-    def start(self, name, argv, shared=False, folder=None, **options):
-        """Starts a process with its output in NAME.log, in a session of its own."""
+    def start(self, name, argv, shared=False, folder=None, real=False, **options):
+        """Starts a process with its output in NAME.log, in a session of its own. `real`: a server that is not ours."""
         log = open((folder or (self.folder if shared else self.here)) / f"{name}.log", "ab")
         process = subprocess.Popen(list(map(str, argv)), **{"stdin": subprocess.DEVNULL, "stdout": log, **options}, stderr=log,
                                    start_new_session=True, preexec_fn=die_with_parent)
         log.close()
-        process.log = log.name
+        process.log, process.real = log.name, real
         self.processes.append(process)
         if not shared:
             self.own.append(process)
