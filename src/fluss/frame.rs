@@ -19,6 +19,8 @@ pub const CLIENT_FRAME_BYTES_MAX: usize = 256 << 20;
 const REQUEST_HEADER: usize = 8;
 /// Room that is made at once for an announced frame; for more, bytes have to come.
 const BELIEVED: usize = 256 << 10;
+/// A frame up to this size may share its memory with what is read behind it.
+const SHARED: usize = 64 << 10;
 /// Largest answer that is not to a request: the error that a server closes the connection with.
 pub(super) const FAILURE_BYTES_MAX: usize = 1 << 20;
 
@@ -190,7 +192,12 @@ fn take_frame(source: &mut BytesMut, min: usize, max: usize) -> Result<Option<By
         return Ok(None);
     }
     source.advance(4);
-    Ok(Some(source.split_to(bytes).freeze()))
+    let frame = source.split_to(bytes).freeze();
+    if bytes > SHARED.max(source.len()) {
+        // Or else the connection keeps that memory, which nobody counts any more, for as long as it lives.
+        *source = BytesMut::from(&**source);
+    }
+    Ok(Some(frame))
 }
 
 /// The length field, once it is checked against the bound.

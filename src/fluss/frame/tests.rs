@@ -314,6 +314,16 @@ fn what_is_announced_is_believed_only_up_to_a_bound_until_bytes_come() {
 }
 
 #[test]
+fn a_large_frame_that_is_done_with_leaves_no_memory_to_its_connection() {
+    let mut buffer = written(RequestCodec::default(), RequestFrame { key: 1, version: 0, id: 7, body: vec![7; 1 << 20].into() });
+    buffer.extend_from_slice(&[0, 0, 1]);
+    let frame = RequestCodec::default().decode(&mut buffer).unwrap().unwrap();
+    assert_eq!((frame.id, frame.body.len(), &buffer[..]), (7, 1 << 20, &[0, 0, 1][..]));
+    drop(frame);
+    assert!(!buffer.try_reclaim(512 << 10), "what is behind the frame keeps all of it");
+}
+
+#[test]
 fn answers_on_the_wire_are_the_codecs_without_a_copy_of_the_body() {
     let body = Bytes::from(vec![7; 1000]);
     let error = ErrorResponse { error_code: 7, error_message: Some("gone".into()) };
