@@ -177,17 +177,20 @@ impl Clients {
         self.state().open.remove(&client.id);
     }
 
-    /// Takes `bytes` of `budget`; who holds memory and hardly moves gives way.
-    async fn take(&self, budget: &Budget, bytes: usize) -> Permit {
+    /// Takes `bytes` of `budget`; who holds memory of that kind and hardly moves, by the `transfer` that gives it back, gives way.
+    async fn take(&self, budget: &Budget, bytes: usize, transfer: fn(&Facts) -> Option<Transfer>) -> Permit {
+        // Waits in one place: who begins anew is overtaken by those who want less.
+        let mut permit = std::pin::pin!(budget.acquire(bytes));
         loop {
-            if let Some(permit) = self.clock.timeout(GIVE_WAY, budget.acquire(bytes)).await {
+            if let Some(permit) = self.clock.timeout(GIVE_WAY, permit.as_mut()).await {
                 return permit;
             }
             let now = self.clock.moment();
             let mut slow: Vec<(u64, u64, Arc<Client>)> = {
                 let state = self.state();
                 let open = state.open.values().filter(|client| !client.closed.is_cancelled());
-                open.filter_map(|client| Some((client.slowness(now)?, client.id, Arc::clone(client)))).collect()
+                let slowness = |client: &Client| transfer(&client.facts())?.slowness(now);
+                open.filter_map(|client| Some((slowness(client)?, client.id, Arc::clone(client)))).collect()
             };
             slow.sort_by_key(|(rate, id, _)| (*rate, *id));
             for (at, (rate, _, client)) in slow.iter().enumerate() {
@@ -220,12 +223,6 @@ impl Client {
         let facts = self.facts();
         let busy = facts.in_flight > 0 || (facts.greeted && facts.reading.is_some());
         (!busy).then_some((facts.greeted, facts.used))
-    }
-
-    /// How slow the slowest of its transfers is, if it is.
-    fn slowness(&self, now: Moment) -> Option<u64> {
-        let facts = self.facts();
-        [facts.reading, facts.writing].into_iter().flatten().filter_map(|transfer| transfer.slowness(now)).min()
     }
 
     pub(super) fn greet(&self) {
@@ -305,7 +302,11 @@ impl Client {
 
     /// Room for a request of `bytes`.
     pub(super) async fn hold_request(&self, bytes: usize) -> Held {
-        if bytes <= SMALL { Held::none() } else { Held(vec![self.clients.take(&self.clients.requests, bytes).await]) }
+        if bytes <= SMALL {
+            Held::none()
+        } else {
+            Held(vec![self.clients.take(&self.clients.requests, bytes, |facts| facts.reading).await])
+        }
     }
 
     /// Room for an answer of `bytes`, with nothing of its kind in hand; `None` = the connection is gone.
@@ -316,12 +317,65 @@ impl Client {
         let room = async {
             // Its own first: nobody waits for a client that waits for itself.
             let own = self.answers.acquire(bytes).await;
-            let shared = self.clients.take(&self.clients.answers, bytes).await;
+            let shared = self.clients.take(&self.clients.answers, bytes, |facts| facts.writing).await;
             Held(vec![own, shared])
         };
         tokio::select! {
             room = room => Some(room),
             () = self.closed.cancelled() => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// 32 MiB for requests, as many for answers.
+    fn clients() -> Arc<Clients> {
+        Clients::new(ClientOptions::default(), &Runtime::simulated(1, 0, 64 * MIB))
+    }
+
+    fn one(clients: &Arc<Clients>) -> Arc<Client> {
+        clients.enter(([127, 0, 0, 1], 1).into()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_request_does_not_give_way_where_memory_for_answers_is_short() {
+        let clients = clients();
+        let (asks, takes, waits) = (one(&clients), one(&clients), one(&clients));
+        let all = clients.answers.acquire(32 * MIB).await;
+        asks.reads(1);
+        takes.writes();
+        let room = clients.clock.timeout(Duration::from_secs(5), waits.hold_answer(MIB)).await;
+        assert!(room.is_none() && takes.closed.is_cancelled(), "an answer that does not move gives way");
+        assert!(!asks.closed.is_cancelled(), "a request has none of that memory");
+        drop(all);
+        let all = clients.requests.acquire(32 * MIB).await;
+        let writes = one(&clients);
+        writes.writes();
+        let room = clients.clock.timeout(Duration::from_secs(5), waits.hold_request(MIB)).await;
+        assert!(room.is_none() && asks.closed.is_cancelled() && !writes.closed.is_cancelled());
+        drop(all);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_much_is_not_overtaken_by_who_comes_later_for_less() {
+        let clients = clients();
+        let (first, second) = (one(&clients), one(&clients));
+        let all = clients.requests.acquire(32 * MIB).await;
+        let much = tokio::spawn(async move { first.hold_request(30 * MIB).await });
+        clients.clock.sleep(Duration::from_secs(1)).await;
+        let less = tokio::spawn(async move { second.hold_request(20 * MIB).await });
+        // One has waited for long enough to look for who is slow, the other has not.
+        clients.clock.sleep(Duration::from_millis(1_500)).await;
+        drop(all);
+        clients.clock.sleep(Duration::from_millis(100)).await;
+        assert!(much.is_finished() && !less.is_finished());
+        drop(much.await.unwrap());
+        drop(less.await.unwrap());
+        assert_eq!(clients.counts().1, 0);
     }
 }
