@@ -179,15 +179,14 @@ impl Pump {
 
     /// The next range, if it is under way.
     async fn under_way(&self, place: &mut Place) -> Result<Option<Range>> {
-        let slice = if place.remote.is_none() {
-            self.next_range(place).await
-        } else if place.files.is_empty() {
-            None
-        } else {
-            match self.next_file(place).await? {
+        let slice = match &place.remote {
+            None => self.next_range(place).await,
+            // A batch that was longer than its range has gone beyond where the next one was planned.
+            Some(log) if !place.files.first().is_some_and(|range| log.is_due(range)) => None,
+            Some(_) => match self.next_file(place).await? {
                 (RemoteRead::Slice(log), permit) => Some(Slice::new(log, permit)),
                 _ => None,
-            }
+            },
         };
         Ok(slice.and_then(|slice| self.step_on(place, slice)))
     }

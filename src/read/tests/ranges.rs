@@ -381,3 +381,21 @@ async fn many_buckets_share_what_may_be_under_way_and_a_consumer_that_waits_boun
     assert!(used > 0 && world.runtime.budget.used() > used / 3);
     drop(stream);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_by_bytes_behind_a_batch_that_is_longer_than_a_range_is_no_fault() {
+    let world = hot(1 << 20, 1);
+    world.cluster.segments_leave(7).unwrap();
+    let (scan, split) = (Held::new(&world), world.split(0, StartOffset::At(0), 5000));
+    let long = batch(&world, 0).len();
+    let bucket_bytes = i32::try_from(long * 2 / 5).unwrap();
+    let options = Options { bucket_bytes, ahead: Some(3), range_rows: 300, ..Options::default() };
+    let cut = Cut::new(CancellationToken::new(), Some(u64::try_from(long * 9 / 10).unwrap()));
+    let scanned = Arc::<Held>::clone(&scan);
+    let (table, runtime) = (Arc::clone(&world.table), world.runtime.clone());
+    let reader = Reader::new(scanned, table, std::slice::from_ref(&split), options, cut, runtime).await.unwrap();
+    scan.let_all_go();
+    let read = ids(reader.open(&split).unwrap()).await.unwrap();
+    assert_eq!(read, ((0..read.1).collect(), read.1));
+    assert_eq!(read.1, 100);
+}
