@@ -204,15 +204,18 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// Makes the permit as large as what it stands for. Waiting for more with a permit in hand could wait for itself, so
-/// what is not free now is not waited for: the next fetch is.
+/// Makes the permit as large as what it stands for, as far as memory is free.
 fn fit(runtime: &Runtime, permit: &mut Permit, bytes: usize) {
     permit.shrink(bytes);
+    grow(runtime, permit, bytes);
+}
+
+/// Makes the permit as large as what is there already. Waiting for more with a permit in hand could wait for itself, so what is free
+/// now is taken, and the next fetch waits for the rest: what alone is larger than all memory is so alone, or nearly.
+fn grow(runtime: &Runtime, permit: &mut Permit, bytes: usize) {
     let missing = bytes.saturating_sub(permit.bytes());
-    if missing > 0
-        && let Some(more) = runtime.budget.try_acquire(missing)
-    {
-        permit.merge(more);
+    if missing > 0 {
+        permit.merge(runtime.budget.take_free(missing));
     }
 }
 

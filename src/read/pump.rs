@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::beside::Beside;
 use super::lane::{Answer, Lane, Slice, memory};
-use super::{BUCKET_BYTES_MAX, Chunk, Cut, Options, Remote, fit};
+use super::{BUCKET_BYTES_MAX, Chunk, Cut, Options, Remote, fit, grow};
 use crate::error::{Error, Result};
 use crate::model::{Split, StartOffset};
 use crate::runtime::{Permit, Runtime};
@@ -192,7 +192,7 @@ impl Pump {
     }
 
     /// What `slice` has from `place` on, if anything; `place` is behind it then.
-    fn step_on(&self, place: &mut Place, slice: Slice) -> Option<Range> {
+    fn step_on(&self, place: &mut Place, mut slice: Slice) -> Option<Range> {
         let (from, next) = (place.from, slice.log.next_offset()?);
         if place.remote.is_none() {
             place.reach = slice.log.reach(self.options.bucket_bytes);
@@ -201,6 +201,8 @@ impl Pump {
             return None;
         }
         place.from = next.min(self.split.stop_offset);
+        // Before anything more is fetched: a batch may be longer than what was asked for.
+        grow(&self.runtime, &mut slice.permit, slice.log.len());
         Some(Range { slice, from, end: place.from })
     }
 

@@ -110,6 +110,18 @@ impl Budget {
     pub fn try_acquire(&self, bytes: usize) -> Option<Permit> {
         Arc::clone(&self.semaphore).try_acquire_many_owned(self.units_of(bytes)).ok().map(|inner| Permit { inner })
     }
+
+    /// Takes of `bytes` what is free now, maybe nothing.
+    #[must_use]
+    pub fn take_free(&self, bytes: usize) -> Permit {
+        // Others may be faster; then there is less.
+        loop {
+            let free = u32::try_from(self.semaphore.available_permits()).unwrap_or(u32::MAX);
+            if let Ok(inner) = Arc::clone(&self.semaphore).try_acquire_many_owned(self.units_of(bytes).min(free)) {
+                return Permit { inner };
+            }
+        }
+    }
 }
 
 /// What is set aside beside the rows in flight for work on them: a third of theirs, so a quarter of both together.
@@ -180,6 +192,8 @@ mod tests {
         let mut some = budget.acquire(10 * 1024).await;
         some.shrink(1024);
         assert_eq!(budget.used(), 1024);
+        let rest = budget.take_free(1 << 30);
+        assert_eq!((rest.bytes(), budget.take_free(1).bytes()), (63 * 1024, 0));
     }
 
     #[tokio::test]

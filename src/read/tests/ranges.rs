@@ -273,7 +273,11 @@ async fn held(world: &World, ahead: usize) -> (Arc<Held>, Reader, Split) {
 
 /// A batch of 100 rows; all have the same size.
 fn batch(world: &World, first: i64) -> bytes::Bytes {
-    let ids = Arc::new((first..first + 100).collect::<Int64Array>());
+    rows(world, first, 100)
+}
+
+fn rows(world: &World, first: i64, count: i64) -> bytes::Bytes {
+    let ids = Arc::new((first..first + count).collect::<Int64Array>());
     let rows = RecordBatch::try_new(arrow_schema(&world.table.schema).unwrap(), vec![ids]).unwrap();
     let options = EncodeOptions { compression: Compression::None, ..EncodeOptions::new(SchemaId(1)) };
     encode_arrow_batch(options, &rows, None).unwrap()
@@ -398,4 +402,26 @@ async fn a_cut_by_bytes_behind_a_batch_that_is_longer_than_a_range_is_no_fault()
     let read = ids(reader.open(&split).unwrap()).await.unwrap();
     assert_eq!(read, ((0..read.1).collect(), read.1));
     assert_eq!(read.1, 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_larger_than_all_memory_are_not_gathered() {
+    let world = world(16 << 10);
+    for bucket in 0..2 {
+        for first in (0..40_000).step_by(4000) {
+            world.cluster.append_raw(world.bucket(bucket), &rows(&world, first, 4000)).unwrap();
+        }
+    }
+    let scan = Held::new(&world);
+    let splits: Vec<Split> = (0..2).map(|bucket| world.split(bucket, StartOffset::At(0), 40_000)).collect();
+    let options = Options { bucket_bytes: 128, ahead: Some(4), range_rows: 300, ..Options::default() };
+    let scanned = Arc::<Held>::clone(&scan);
+    let reader = Reader::new(scanned, Arc::clone(&world.table), &splits, options, whole(), world.runtime.clone()).await.unwrap();
+    scan.let_all_go();
+    let streams: Vec<SplitStream> = splits.iter().map(|split| reader.open(split).unwrap()).collect();
+    world.runtime.clock.sleep(Duration::from_secs(60)).await;
+    assert_eq!(scan.begun.lock().unwrap().len(), 2, "the first of each, and nobody takes what came");
+    for read in futures::future::join_all(streams.into_iter().map(ids)).await {
+        assert_eq!(read.unwrap(), ((0..40_000).collect(), 40_000));
+    }
 }
