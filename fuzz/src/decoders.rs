@@ -1,7 +1,8 @@
 //! All decoders behind one libFuzzer entry; the variable `LAKEWARD_FUZZ` says which (a name of `lakeward::hostile::TARGETS`).
 #![no_main]
 
-use std::sync::LazyLock;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+use std::sync::{LazyLock, Mutex};
 
 use lakeward::hostile::{TARGETS, Target, prepare};
 
@@ -14,12 +15,26 @@ static TARGET: LazyLock<&'static Target> = LazyLock::new(|| {
     })
 });
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+/// The last panic. libFuzzer's own hook ends at each; those that the product makes errors of (`paimon::pages::guarded`) are none.
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+fn remember_panics() {
+    set_hook(Box::new(|panic| {
+        if let Ok(mut last) = PANIC.lock() {
+            *last = panic.to_string();
+        }
+    }));
+}
+
+libfuzzer_sys::fuzz_target!(init: remember_panics(), |input: &[u8]| {
     let (target, mut outcome) = (*TARGET, None);
-    let memory = allocation_counter::measure(|| outcome = Some((target.run)(input)));
-    if let Some(outcome) = outcome
-        && let Err(fault) = target.judge(input, memory.bytes_max, &outcome)
-    {
-        panic!("{fault}");
+    let memory = allocation_counter::measure(|| outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(input))).ok());
+    let fault = match &outcome {
+        Some(outcome) => target.judge(input, memory.bytes_max, outcome).err(),
+        None => PANIC.lock().ok().map(|last| last.clone()),
+    };
+    if let Some(fault) = fault {
+        eprintln!("{fault}");
+        std::process::abort();
     }
 });
