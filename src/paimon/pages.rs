@@ -68,7 +68,8 @@ pub fn check(file: &impl ChunkReader, footer: &ParquetMetaData, mask: &Projectio
     for group in footer.row_groups() {
         for (_, column) in group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf)) {
             let named = |error: Error| error.context(format!("column `{}`", column.column_path()));
-            let first = column.dictionary_page_offset().map_or(column.data_page_offset(), |at| at.min(column.data_page_offset()));
+            // Where the `parquet` crate begins, even if that is behind the data.
+            let first = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
             let range = u64::try_from(first).ok().zip(u64::try_from(column.compressed_size()).ok());
             let range = range.and_then(|(start, length)| Some((start, start.checked_add(length)?)));
             let Some((start, end)) = range.filter(|(_, end)| *end <= file.len()) else {
@@ -83,7 +84,8 @@ pub fn check(file: &impl ChunkReader, footer: &ParquetMetaData, mask: &Projectio
 
 fn pages(chunk: Chunk, mut read: impl FnMut(u64, usize) -> Result<Bytes>) -> Result<()> {
     let (mut at, mut left) = (chunk.start, chunk.values);
-    while at < chunk.end && left > 0 {
+    // Also where no values are due any more: the `parquet` crate counts bytes alone.
+    while at < chunk.end {
         let page = header(at, chunk.end, &mut read)?;
         let wrong = |what: String| Error::data(format!("the page at byte `{at}` {what}"));
         let (plain, stored) = (page.plain_bytes, page.stored_bytes);
@@ -295,5 +297,83 @@ impl Cursor<'_> {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::metadata::ParquetMetaDataReader;
+
+    use super::*;
+
+    fn varint(bytes: &mut Vec<u8>, value: u32) {
+        let mut value = u64::from(value) << 1;
+        while value > 0x7f {
+            bytes.push(u8::try_from(value & 0x7f).unwrap() | 0x80);
+            value >>= 7;
+        }
+        bytes.push(u8::try_from(value).unwrap());
+    }
+
+    /// A page of `stored` zeros. `kind`: 0 = data, 2 = dictionary.
+    fn page(kind: u8, stored: u32, values: u32) -> Vec<u8> {
+        let mut bytes = vec![0x15, kind << 1];
+        for size in [stored, stored] {
+            bytes.push(0x15);
+            varint(&mut bytes, size);
+        }
+        bytes.extend([if kind == 0 { 0x2c } else { 0x4c }, 0x15]);
+        varint(&mut bytes, values);
+        bytes.extend([0, 0]);
+        bytes.resize(bytes.len() + stored as usize, 0);
+        bytes
+    }
+
+    fn checked(chunk: &[Vec<u8>], values: i64) -> Result<()> {
+        let bytes = Bytes::from(chunk.concat());
+        pages(Chunk { start: 0, end: bytes.len() as u64, values }, |at, length| {
+            let at = usize::try_from(at).unwrap();
+            Ok(bytes.slice(at..at + length))
+        })
+    }
+
+    #[test]
+    fn pages_behind_the_last_value_are_looked_at_too() {
+        let (dictionary, data) = (page(2, 80, 10), page(0, 300, 100));
+        checked(&[dictionary.clone(), data.clone(), data.clone()], 200).unwrap();
+        checked(&[data.clone(), page(0, 0, 0)], 100).unwrap();
+        for (behind, what) in
+            [(page(2, 8, 1 << 30), "`1073741824` values"), (data.clone(), "where `0` are due"), (vec![0], "no page")]
+        {
+            let error = checked(&[dictionary.clone(), data.clone(), behind], 100).unwrap_err();
+            assert!(error.chain().contains(what), "{}", error.chain());
+        }
+    }
+
+    #[test]
+    fn a_dictionary_is_looked_for_where_the_footer_says_also_behind_the_data() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+        let rows = RecordBatch::try_from_iter([("n", numbers)]).unwrap();
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, rows.schema(), None).unwrap();
+        writer.write(&rows).unwrap();
+        writer.close().unwrap();
+        let bytes = Bytes::from(bytes);
+        let footer = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
+        check(&bytes, &footer, &ProjectionMask::all()).unwrap();
+        let group = footer.row_group(0).clone();
+        let column = group.column(0).clone();
+        // The type of the page, which is no page.
+        let astray = column.data_page_offset() + 1;
+        let length = i64::try_from(bytes.len()).unwrap() - astray;
+        let column = column.into_builder().set_dictionary_page_offset(Some(astray)).set_total_compressed_size(length.min(100));
+        let group = group.into_builder().set_column_metadata(vec![column.build().unwrap()]).build().unwrap();
+        let footer = footer.into_builder().set_row_groups(vec![group]).build();
+        let error = check(&bytes, &footer, &ProjectionMask::all()).unwrap_err();
+        assert!(error.chain().contains(&format!("no page header at byte `{astray}`")), "{}", error.chain());
     }
 }
