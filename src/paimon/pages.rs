@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
+use parquet::basic::Compression;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::ChunkReader;
 
@@ -13,15 +14,26 @@ use crate::error::{Error, Result};
 /// What a page may decompress to for each of its bytes, the most that ZSTD makes of one, and in any case.
 const PAGE_RATIO_MAX: u64 = 32_768;
 const PAGE_BYTES: u64 = 64 << 10;
-/// Largest page after decompression.
+/// Largest page after decompression, unless a good part of it is really there.
 const PAGE_BYTES_MAX: u64 = 1 << 30;
+const LARGE_RATIO_MAX: u64 = 16;
 /// Bytes that a header is looked for in first; statistics in it may need more.
 const HEADER_BYTES: u64 = 256;
 const HEADER_BYTES_MAX: u64 = 1 << 20;
-/// Nested structures in a header at most: it has three.
-const DEPTH_MAX: usize = 8;
+/// Nested structures at most, as the `parquet` crate has it; today's footers have eight.
+const DEPTH_MAX: usize = 64;
 /// Groups of columns in each other at most: the `parquet` crate goes down by a call each.
 const LEVELS_MAX: usize = 256;
+
+/// Types of the fields of a footer and of a column in it, by their numbers from 1 on. The `parquet` crate reads a field as what it should
+/// be, of whatever type it says it is.
+const FOOTER: [u8; 9] = [5, 9, 6, 9, 9, 8, 9, 12, 8];
+const COLUMN: [u8; 10] = [5, 5, 5, 8, 5, 5, 5, 5, 5, 12];
+
+fn is_of(types: &[u8], id: i64, kind: u8) -> bool {
+    let place = usize::try_from(id - 1).ok();
+    place.and_then(|place| types.get(place)).is_none_or(|wanted| *wanted == kind)
+}
 
 /// A column's pages in one row group, as the file's footer places them.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +72,8 @@ pub fn check_footer(file: &impl ChunkReader) -> Result<()> {
 /// Checks the headers of all pages of the columns in `mask`.
 ///
 /// # Errors
-/// `Data` names the column, and the byte where a header is that can't be read, or promises more than the page could hold.
+/// `Unsupported` names the codec that is not read. `Data` names the column, and the byte where a header is that can't be read, or promises
+/// more than the page could hold.
 pub fn check(file: &impl ChunkReader, footer: &ParquetMetaData, mask: &ProjectionMask) -> Result<()> {
     let read = |at: u64, length: usize| {
         file.get_bytes(at, length).map_err(|source| Error::data(format!("read from byte `{at}`")).with_source(source))
@@ -68,6 +81,10 @@ pub fn check(file: &impl ChunkReader, footer: &ParquetMetaData, mask: &Projectio
     for group in footer.row_groups() {
         for (_, column) in group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf)) {
             let named = |error: Error| error.context(format!("column `{}`", column.column_path()));
+            if let Some(codec) = unread(column.compression()) {
+                let error = Error::unsupported(format!("parquet codec `{codec}`"));
+                return Err(named(error.with_hint("ZSTD, SNAPPY, LZ4, LZ4_RAW and none are read")));
+            }
             // Where the `parquet` crate begins, even if that is behind the data.
             let first = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
             let range = u64::try_from(first).ok().zip(u64::try_from(column.compressed_size()).ok());
@@ -82,6 +99,16 @@ pub fn check(file: &impl ChunkReader, footer: &ParquetMetaData, mask: &Projectio
     Ok(())
 }
 
+/// A codec that the `parquet` crate is compiled without.
+const fn unread(codec: Compression) -> Option<&'static str> {
+    match codec {
+        Compression::GZIP(_) => Some("GZIP"),
+        Compression::BROTLI(_) => Some("BROTLI"),
+        Compression::LZO => Some("LZO"),
+        Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::LZ4 | Compression::ZSTD(_) | Compression::LZ4_RAW => None,
+    }
+}
+
 fn pages(chunk: Chunk, mut read: impl FnMut(u64, usize) -> Result<Bytes>) -> Result<()> {
     let (mut at, mut left) = (chunk.start, chunk.values);
     // Also where no values are due any more: the `parquet` crate counts bytes alone.
@@ -89,7 +116,8 @@ fn pages(chunk: Chunk, mut read: impl FnMut(u64, usize) -> Result<Bytes>) -> Res
         let page = header(at, chunk.end, &mut read)?;
         let wrong = |what: String| Error::data(format!("the page at byte `{at}` {what}"));
         let (plain, stored) = (page.plain_bytes, page.stored_bytes);
-        let most = stored.saturating_mul(PAGE_RATIO_MAX).saturating_add(PAGE_BYTES).min(PAGE_BYTES_MAX);
+        let most = stored.saturating_mul(PAGE_RATIO_MAX).saturating_add(PAGE_BYTES);
+        let most = most.min(PAGE_BYTES_MAX.max(stored.saturating_mul(LARGE_RATIO_MAX)));
         if plain > most {
             return Err(wrong(format!("says `{plain}` bytes when decompressed, of `{stored}`")));
         }
@@ -185,37 +213,60 @@ impl Cursor<'_> {
             return Some((0, 0));
         }
         *last = match head >> 4 {
-            0 => self.zigzag()?,
+            0 => self.zigzag().filter(|id| i16::try_from(*id).is_ok())?,
             delta => last.checked_add(i64::from(delta))?,
         };
         Some((*last, head & 15))
     }
 
+    /// Field by field as the `parquet` crate takes them, which goes by their numbers alone, in any order, and by the page's type. One that is
+    /// of another type than it should be would be as long for us, not for that crate, and hide what comes behind it.
     fn page(&mut self) -> Option<Page> {
-        let (mut last, mut plain, mut stored, mut values) = (0, None, None, Values::Other);
+        let (mut last, mut kind, mut plain, mut stored) = (0, None, None, None);
+        let (mut first, mut dictionary, mut second) = (None, None, None);
         loop {
             match self.field(&mut last)? {
                 (0, 0) => break,
-                (2, 5) => plain = Some(u64::try_from(self.zigzag()?).ok()?),
-                (3, 5) => stored = Some(u64::try_from(self.zigzag()?).ok()?),
-                (5 | 8, 12) => values = Values::Data(self.count()?),
-                (7, 12) => values = Values::Dictionary(self.count()?),
+                (1, 5) => kind = Some(self.number()?),
+                (2, 5) => plain = Some(u64::try_from(self.number()?).ok()?),
+                (3, 5) => stored = Some(u64::try_from(self.number()?).ok()?),
+                (4, 5) => drop(self.number()?),
+                (5, 12) => first = self.count(4)?,
+                (6, 12) => drop(self.count(0)?),
+                (7, 12) => dictionary = self.count(2)?,
+                (8, 12) => second = self.count(6)?,
+                (1..=8, _) => return None,
                 (_, kind) => self.value(kind, 0)?,
             }
         }
+        let values = match kind? {
+            0 => Values::Data(first?),
+            1 => Values::Other,
+            2 => Values::Dictionary(dictionary?),
+            3 => Values::Data(second?),
+            _ => return None,
+        };
         Some(Page { header_bytes: 0, plain_bytes: plain?, stored_bytes: stored?, values })
     }
 
-    /// Field 1 of a structure, a number.
-    fn count(&mut self) -> Option<i64> {
+    /// Field 1 of a structure that begins with so many numbers, if it has one.
+    fn count(&mut self, numbers: i64) -> Option<Option<i64>> {
         let (mut last, mut count) = (0, None);
         loop {
             match self.field(&mut last)? {
-                (0, 0) => return count,
-                (1, 5) => count = Some(self.zigzag()?),
+                (0, 0) => return Some(count),
+                (id, kind) if (1..=numbers).contains(&id) => {
+                    let number = if kind == 5 { self.number()? } else { return None };
+                    count = if id == 1 { Some(number) } else { count };
+                }
                 (_, kind) => self.value(kind, 1)?,
             }
         }
+    }
+
+    /// A number of 32 bits; of a larger one the `parquet` crate takes a part.
+    fn number(&mut self) -> Option<i64> {
+        self.zigzag().filter(|number| i32::try_from(*number).is_ok())
     }
 
     fn footer(&mut self) -> Option<()> {
@@ -223,7 +274,8 @@ impl Cursor<'_> {
         loop {
             match self.field(&mut last)? {
                 (0, 0) => return Some(()),
-                (2, 9) => self.columns()?,
+                (id, kind) if !is_of(&FOOTER, id, kind) => return None,
+                (2, _) => self.columns()?,
                 (_, kind) => self.value(kind, 1)?,
             }
         }
@@ -240,7 +292,8 @@ impl Cursor<'_> {
             loop {
                 match self.field(&mut last)? {
                     (0, 0) => break,
-                    (5, 5) => children = self.zigzag()?,
+                    (id, kind) if !is_of(&COLUMN, id, kind) => return None,
+                    (5, _) => children = self.number()?,
                     (_, kind) => self.value(kind, 2)?,
                 }
             }
@@ -284,7 +337,8 @@ impl Cursor<'_> {
             }
             9 | 10 => {
                 let (kind, count) = self.list()?;
-                (0..count).try_for_each(|_| if kind <= 2 { self.skip(1) } else { self.value(kind, depth + 1) })
+                // Of truths the format has no list; the `parquet` crate takes them to have no bytes there.
+                (0..count).try_for_each(|_| if kind <= 2 { None } else { self.value(kind, depth + 1) })
             }
             12 => {
                 let mut last = 0;
@@ -351,6 +405,85 @@ mod tests {
         {
             let error = checked(&[dictionary.clone(), data.clone(), behind], 100).unwrap_err();
             assert!(error.chain().contains(what), "{}", error.chain());
+        }
+    }
+
+    /// A field whose number is said in full, a number or the structure of one.
+    fn field(id: u32, kind: u8, value: u32) -> Vec<u8> {
+        let mut bytes = vec![kind];
+        varint(&mut bytes, id);
+        if kind == 12 {
+            bytes.push(0x15);
+        }
+        varint(&mut bytes, value);
+        bytes.extend(vec![0; usize::from(kind == 12)]);
+        bytes
+    }
+
+    #[test]
+    fn no_field_of_a_header_hides_what_the_reader_goes_by() {
+        let header = |fields: &[Vec<u8>]| vec![fields.concat(), vec![0]];
+        let sizes = [field(2, 5, 0), field(3, 5, 0)].concat();
+        let (data, dictionary) = (field(1, 5, 0), field(1, 5, 2));
+        checked(&header(&[dictionary.clone(), field(7, 12, 0), sizes.clone(), field(5, 12, 9)]), 9).unwrap();
+        // The kind of page says which of several counts holds, in whatever order they come.
+        let error = checked(&header(&[field(7, 12, 1 << 30), dictionary.clone(), sizes.clone(), field(5, 12, 0)]), 9).unwrap_err();
+        assert!(error.chain().contains("`1073741824` values"), "{}", error.chain());
+        let other = [
+            // Numbers of other types, and a number that is cut to that of a field.
+            vec![dictionary.clone(), field(7, 12, 0), sizes.clone(), field(2, 6, 1 << 30)],
+            vec![dictionary, field(7, 12, 0), sizes.clone(), field(3, 4, 1 << 20)],
+            vec![data.clone(), field(5, 12, 0), sizes.clone(), field(65_536 + 2, 5, 1 << 30)],
+            // A checksum that is text, a list of truths: longer for us than for the reader.
+            vec![data.clone(), field(5, 12, 0), field(4, 8, 1), vec![0], sizes.clone()],
+            vec![data, field(5, 12, 0), vec![9, 18, 0x11, 0], sizes],
+        ];
+        for fields in other {
+            let error = checked(&header(&fields), 9).unwrap_err();
+            assert!(error.chain().contains("no page header at byte `0`"), "{}: {fields:?}", error.chain());
+        }
+    }
+
+    #[test]
+    fn good_pages_may_be_far_larger_than_what_is_stored() {
+        let large = |stored: u64, plain: u64| {
+            let fields = [field(1, 5, 0), field(2, 5, u32::try_from(plain).unwrap()), field(3, 5, u32::try_from(stored).unwrap())];
+            let header = [fields.concat(), field(5, 12, 1), vec![0]].concat();
+            let end = header.len() as u64 + stored;
+            pages(Chunk { start: 0, end, values: 1 }, |at, length| {
+                let at = usize::try_from(at).unwrap();
+                Ok(Bytes::from(header.clone()).slice(at..(at + length).min(header.len())))
+            })
+        };
+        // What ZSTD makes of equal bytes, 130 million of them.
+        large(4000, 130_000_000).unwrap();
+        // Twenty values of 60 MB in one page, as pyarrow writes them.
+        large(1_200_000_000, 1_200_000_000).unwrap();
+        large(80_000_000, 1_200_000_000).unwrap();
+        large(1_000_000, 1_200_000_000).unwrap_err();
+        large(100, 130_000_000).unwrap_err();
+    }
+
+    #[test]
+    fn a_codec_that_is_not_read_is_named() {
+        let rows = RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from(vec![1])) as ArrayRef)]).unwrap();
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, rows.schema(), None).unwrap();
+        writer.write(&rows).unwrap();
+        writer.close().unwrap();
+        let bytes = Bytes::from(bytes);
+        let footer = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
+        for (codec, name) in [
+            (Compression::GZIP(parquet::basic::GzipLevel::default()), "`GZIP`"),
+            (Compression::BROTLI(parquet::basic::BrotliLevel::default()), "`BROTLI`"),
+        ] {
+            let group = footer.row_group(0).clone();
+            let column = group.column(0).clone().into_builder().set_compression(codec).build().unwrap();
+            let group = group.into_builder().set_column_metadata(vec![column]).build().unwrap();
+            let changed = footer.clone().into_builder().set_row_groups(vec![group]).build();
+            let error = check(&bytes, &changed, &ProjectionMask::all()).unwrap_err();
+            assert_eq!(error.kind(), crate::error::Kind::Unsupported);
+            assert!(error.chain().contains(name) && error.chain().contains("`\"n\"`"), "{}", error.chain());
         }
     }
 

@@ -45,7 +45,10 @@ impl Rows {
     pub(super) fn of(file: impl ChunkReader + 'static, columns: &Columns, from: u64) -> Result<Self> {
         let broken =
             |source: parquet::errors::ParquetError| Error::invalid("it is no Parquet file that can be read").with_source(source);
-        let lies = |source: Error| Error::invalid("it is no Parquet file that can be read").with_source(source);
+        let lies = |source: Error| match source.kind() {
+            Kind::Unsupported => source,
+            _ => Error::invalid("it is no Parquet file that can be read").with_source(source),
+        };
         let bytes = file.len();
         pages::check_footer(&file).map_err(lies)?;
         let footer = pages::guarded(|| ArrowReaderMetadata::load(&file, ArrowReaderOptions::default()).map_err(broken))?;
