@@ -26,6 +26,7 @@ mod beside;
 mod keyed;
 mod keys;
 mod merging;
+mod torn;
 
 const GOLDEN: &str = "fixtures/paimon/all_types";
 
