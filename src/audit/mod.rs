@@ -97,6 +97,19 @@ impl AuditContext {
         Ok(partitions)
     }
 
+    /// The same table as it is now, in Fluss and in the lake.
+    ///
+    /// # Errors
+    /// `Stale` when it is gone, or another one; `Unavailable`; `Data` when both don't fit.
+    async fn afresh(&self) -> Result<Self> {
+        self.scan.forget(&self.table.path);
+        let table = self.scan.table_info(&self.table.path).await?;
+        let lake = LakeTable::open(self.lake.store().clone(), self.lake.root(), self.runtime.clone()).await?;
+        let lake = lake.filter(|_| table.id == self.table.id).ok_or_else(|| self.gone())?;
+        let form = mapping::fit(&table, lake.schema())?.form;
+        Ok(Self { table: Arc::new(table), lake: Arc::new(lake), form, ..self.clone() })
+    }
+
     fn gone(&self) -> Error {
         Error::stale(format!("table `{}` is gone, or another one by now", self.table.path))
     }

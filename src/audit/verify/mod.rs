@@ -265,11 +265,12 @@ struct Pass<'a> {
 /// can't be read at all. What is wrong otherwise is in the report.
 pub async fn verify(context: &AuditContext, options: &Options, progress: &Progress) -> Result<Report> {
     let mut missing = BTreeSet::new();
-    let mut tries = 0;
+    let (mut context, mut tries) = (context.clone(), 0);
     loop {
         tries += 1;
-        match attempt(context, options, progress, &mut missing).await {
-            Err(error) if error.kind() == Kind::Stale && tries < VIEWS_MAX => {}
+        match attempt(&context, options, progress, &mut missing).await {
+            // Maybe by an ALTER: rows of a new column can't be looked at by the schema of before.
+            Err(error) if error.kind() == Kind::Stale && tries < VIEWS_MAX => context = context.afresh().await?,
             Err(error) if error.kind() == Kind::Stale => {
                 return Err(error.with_hint(
                     "let the lake keep its snapshots for longer than this takes, or verify fewer partitions (--partition)",

@@ -73,7 +73,7 @@ impl Keyed {
     }
 
     /// What a server appends to the log for these upserts and deletes; `full` = with the rows before updates.
-    async fn apply(&self, partition: &Partition, bucket: i32, full: bool, changes: &[Change]) {
+    pub(super) async fn apply(&self, partition: &Partition, bucket: i32, full: bool, changes: &[Change]) {
         let table = self.table().await;
         let bucket = TableBucket { table: table.id, partition: Some(partition.id), bucket: BucketId(bucket) };
         let (mut rows, mut kinds) = (vec![], vec![]);

@@ -182,3 +182,20 @@ async fn what_can_t_be_compared_is_said_and_is_no_fault() {
         assert_eq!(report.notes.iter().filter(|note| note.starts_with(said)).count(), usize::from(!served), "{:?}", report.notes);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn verify_goes_on_over_a_column_that_is_added_under_it() {
+    let world = Keyed::new(1, &[]).await;
+    let a = world.partition("a");
+    world.apply(&a, 0, true, &[(1, Some("x")), (2, Some("y"))]).await;
+    let _ = world.round().await;
+    let before = audited(&world).await;
+    let data_type = DataType::nullable(TypeKind::String);
+    world.cluster.add_column(&world.path, &Field { id: 0, name: "more".into(), data_type, comment: None }).unwrap();
+    world.apply(&a, 0, true, &[(2, Some("z"))]).await;
+    let _ = world.round().await;
+    world.apply(&a, 0, true, &[(1, Some("w"))]).await;
+    let options = verify::Options { all: true, only: None };
+    let report = verify::verify(&before, &options, &Progress::default()).await.map_err(|error| error.chain()).unwrap();
+    assert_eq!((&report.faults, &report.notes), (&vec![], &vec![]));
+}
