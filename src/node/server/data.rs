@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 
-use super::{Act, Routed, Server, blocking, decoded, log_of, told};
+use super::{Act, Routed, Server, blocking, decoded, in_order, lanes, log_of, told};
 use crate::error::Result;
 use crate::fluss::api::ApiKey;
 use crate::fluss::code::Code;
@@ -56,41 +57,48 @@ impl Appended {
 }
 
 impl Server {
-    /// Puts the batches of a ProduceLog into their logs, in order.
+    /// Puts the batches of a ProduceLog into their logs, those of a bucket in order.
     pub(super) async fn append(self: &Arc<Self>, frame: RequestFrame) -> Appended {
         let id = frame.id;
-        let server = Arc::clone(self);
         let outcome = match decoded::<ProduceLogRequest>(ApiKey::ProduceLog, frame.body) {
             Ok(request) if !(-1..=1).contains(&request.acks) => {
                 Err(Code::INVALID_REQUIRED_ACKS.answer(format!("acks `{}` is none of -1, 0, 1", request.acks)))
             }
-            Ok(request) => blocking(move || server.append_all(request)).await,
+            Ok(request) => self.append_all(request).await,
             Err(error) => Err(error),
         };
         Appended { id, outcome }
     }
 
-    fn append_all(&self, request: ProduceLogRequest) -> Vec<Entry> {
+    async fn append_all(self: &Arc<Self>, request: ProduceLogRequest) -> Result<Vec<Entry>> {
         let table = TableId(request.table_id);
-        let entries = request.buckets_req.into_iter().map(|request| {
-            let mut entry = PbProduceLogRespForBucket {
-                partition_id: request.partition_id,
-                bucket_id: request.bucket_id,
-                original_partition_name: request.original_partition_name.clone(),
-                ..PbProduceLogRespForBucket::default()
-            };
-            match self.append_bucket(table, request) {
-                Ok((log, appending)) => {
-                    entry.base_offset = Some(appending.base_offset);
-                    (entry, Some((log, appending.end_offset)))
-                }
-                Err(error) => {
-                    (entry.error_code, entry.error_message) = told(&error);
-                    (entry, None)
-                }
-            }
+        let lanes = lanes(request.buckets_req, |bucket| (bucket.partition_id, bucket.bucket_id)).into_iter().map(|lane| {
+            let server = Arc::clone(self);
+            blocking(move || {
+                let appended = lane.into_iter().map(|(number, request)| (number, server.append_entry(table, request)));
+                appended.collect::<Vec<_>>()
+            })
         });
-        entries.collect()
+        Ok(in_order(try_join_all(lanes).await?))
+    }
+
+    fn append_entry(&self, table: TableId, request: PbProduceLogReqForBucket) -> Entry {
+        let mut entry = PbProduceLogRespForBucket {
+            partition_id: request.partition_id,
+            bucket_id: request.bucket_id,
+            original_partition_name: request.original_partition_name.clone(),
+            ..PbProduceLogRespForBucket::default()
+        };
+        match self.append_bucket(table, request) {
+            Ok((log, appending)) => {
+                entry.base_offset = Some(appending.base_offset);
+                (entry, Some((log, appending.end_offset)))
+            }
+            Err(error) => {
+                (entry.error_code, entry.error_message) = told(&error);
+                (entry, None)
+            }
+        }
     }
 
     fn append_bucket(&self, table: TableId, request: PbProduceLogReqForBucket) -> Result<(Arc<BucketLog>, Appending)> {

@@ -6,8 +6,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::join_all;
 
-use super::{Act, Routed, Server, blocking, decoded, told};
+use super::{Act, Routed, Server, blocking, decoded, in_order, lanes, told};
 use crate::error::{Error, Result};
 use crate::fluss::api::ApiKey;
 use crate::fluss::bucket::{BucketFunction, KeyRules};
@@ -60,7 +61,7 @@ impl Put {
 }
 
 impl Server {
-    /// Puts the batches of a PutKv into logs and states, in order.
+    /// Puts the batches of a PutKv into logs and states, those of a bucket in order.
     pub(super) async fn put(&self, frame: RequestFrame) -> Put {
         let id = frame.id;
         let outcome = match decoded::<PutKvRequest>(ApiKey::PutKv, frame.body) {
@@ -77,24 +78,32 @@ impl Server {
         if request.agg_mode == Some(1) {
             return Err(Code::INVALID_CONFIG.answer("this server does not support aggregation mode `overwrite` yet"));
         }
-        let mut entries = Vec::with_capacity(request.buckets_req.len());
-        for bucket in request.buckets_req {
-            let mut entry = PbPutKvRespForBucket {
-                partition_id: bucket.partition_id,
-                bucket_id: bucket.bucket_id,
-                original_partition_name: bucket.original_partition_name.clone(),
-                ..PbPutKvRespForBucket::default()
-            };
-            let waiting = match self.put_bucket(TableId(request.table_id), &request.target_columns, bucket).await {
-                Ok(waiting) => Some(waiting),
-                Err(error) => {
-                    (entry.error_code, entry.error_message) = told(&error);
-                    None
-                }
-            };
-            entries.push((entry, waiting));
-        }
-        Ok(entries)
+        let (table, targets) = (TableId(request.table_id), &request.target_columns);
+        let lanes = lanes(request.buckets_req, |bucket| (bucket.partition_id, bucket.bucket_id)).into_iter().map(async |lane| {
+            let mut entries = Vec::with_capacity(lane.len());
+            for (number, bucket) in lane {
+                entries.push((number, self.put_entry(table, targets, bucket).await));
+            }
+            entries
+        });
+        Ok(in_order(join_all(lanes).await))
+    }
+
+    async fn put_entry(&self, table: TableId, targets: &[i32], bucket: PbPutKvReqForBucket) -> Entry {
+        let mut entry = PbPutKvRespForBucket {
+            partition_id: bucket.partition_id,
+            bucket_id: bucket.bucket_id,
+            original_partition_name: bucket.original_partition_name.clone(),
+            ..PbPutKvRespForBucket::default()
+        };
+        let waiting = match self.put_bucket(table, targets, bucket).await {
+            Ok(waiting) => Some(waiting),
+            Err(error) => {
+                (entry.error_code, entry.error_message) = told(&error);
+                None
+            }
+        };
+        (entry, waiting)
     }
 
     async fn put_bucket(&self, table: TableId, targets: &[i32], request: PbPutKvReqForBucket) -> Result<(Arc<BucketLog>, i64)> {

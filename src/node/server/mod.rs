@@ -126,6 +126,11 @@ impl Server {
     }
 
     #[cfg(test)]
+    pub(super) fn states(&self) -> &KvStore {
+        &self.states
+    }
+
+    #[cfg(test)]
     pub(super) fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -256,6 +261,32 @@ struct Routed {
     bucket: TableBucket,
 }
 
+/// Buckets of one request that are written to at the same time. New ones wait for the disk again and again (folders, segment, state),
+/// and what is synced at the same time is synced together.
+const LANES: usize = 16;
+
+/// Entries of a request with their numbers, in at most [`LANES`] lanes: those of one bucket are in one, in the order in which they came.
+fn lanes<T>(entries: Vec<T>, bucket: impl Fn(&T) -> (Option<i64>, i32)) -> Vec<Vec<(usize, T)>> {
+    let mut lane_of = BTreeMap::new();
+    let mut lanes: Vec<Vec<(usize, T)>> = Vec::new();
+    for (number, entry) in entries.into_iter().enumerate() {
+        let next = lane_of.len() % LANES;
+        let lane = *lane_of.entry(bucket(&entry)).or_insert(next);
+        match lanes.get_mut(lane) {
+            Some(lane) => lane.push((number, entry)),
+            None => lanes.push(vec![(number, entry)]),
+        }
+    }
+    lanes
+}
+
+/// What became of the entries, in the order in which they came.
+fn in_order<T>(lanes: impl IntoIterator<Item = Vec<(usize, T)>>) -> Vec<T> {
+    let mut all: Vec<(usize, T)> = lanes.into_iter().flatten().collect();
+    all.sort_unstable_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, entry)| entry).collect()
+}
+
 /// Runs blocking work on `logs`.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|source| Error::internal("log task ended").with_source(source))
@@ -304,4 +335,22 @@ pub(super) fn advertised(text: Option<&str>, address: SocketAddr) -> Result<PbSe
         },
     };
     Ok(PbServerNode { node_id: NODE_ID, host, port: port.into(), listeners: None, rack: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_a_bucket_share_a_lane_in_their_order_and_answers_come_in_that_of_the_request() {
+        let entries: Vec<(i32, usize)> = (0..200).map(|number| (i32::try_from(number * 7 % 50).unwrap(), number)).collect();
+        let lanes = lanes(entries.clone(), |(bucket, _)| (None, *bucket));
+        assert_eq!(lanes.len(), LANES);
+        let mut lane_of = BTreeMap::new();
+        for (number, lane) in lanes.iter().enumerate() {
+            assert!(lane.is_sorted_by_key(|(number, _)| *number) && lane.len() < 30, "{lane:?}");
+            assert!(lane.iter().all(|(_, (bucket, _))| *lane_of.entry(*bucket).or_insert(number) == number), "{lane:?}");
+        }
+        assert_eq!(in_order(lanes), entries);
+    }
 }

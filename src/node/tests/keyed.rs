@@ -106,6 +106,36 @@ fn key_of(info: &TableInfo, key: i32) -> Bytes {
 }
 
 #[tokio::test]
+async fn buckets_of_one_put_wait_for_the_disk_side_by_side_and_batches_of_one_bucket_for_each_other() {
+    let stage = Stage::new().await;
+    let mut json = keyed(json!({}));
+    json["bucket_count"] = json!(2);
+    let id = stage.create("t", json).await;
+    let info = stage.registered("t");
+    let place = |bucket| crate::model::TableBucket { table: info.id, partition: None, bucket: crate::model::BucketId(bucket) };
+    let shape = kv::Shape::of(stage.node.server.registry().table(&info.path).unwrap()).unwrap();
+    let state = |bucket| stage.node.server.states().bucket(place(bucket), &shape).unwrap();
+    let entry = |bucket_id, sequence, text| PbPutKvReqForBucket {
+        bucket_id,
+        records: kv_batch(&info, 5, sequence, &[upsert(1, text)]),
+        ..Default::default()
+    };
+    let buckets_req = vec![entry(0, 0, "a"), entry(1, 0, "b"), entry(0, 1, "c")];
+    let request = PutKvRequest { buckets_req, ..put_of(id, Bytes::new()) };
+    // The first bucket is busy, the second one's batch gets through all the same.
+    let busy = state(0).turn().await;
+    let (client, second) = (stage.client.clone(), state(1));
+    let put = tokio::spawn(async move { client.call(&request).await.unwrap() });
+    while second.applied() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(state(0).applied(), 0);
+    drop(busy);
+    let told = put.await.unwrap().buckets_resp.into_iter().map(|entry| (entry.error_code, entry.bucket_id, entry.log_end_offset));
+    assert_eq!(told.collect::<Vec<_>>(), [(None, 0, Some(1)), (None, 1, Some(1)), (None, 0, Some(3))]);
+}
+
+#[tokio::test]
 async fn puts_are_looked_up_and_tell_their_changes_and_all_of_it_is_there_after_stops_and_crashes() {
     use ChangeKind::{Delete, Insert, UpdateAfter, UpdateBefore};
     let mut stage = Stage::new().await;
