@@ -1,7 +1,9 @@
 //! Folders per table and partition below one root: where logs lie, and states.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::model::{PartitionId, TableId};
@@ -11,6 +13,8 @@ use crate::runtime::FailPoints;
 #[derive(Debug)]
 pub(super) struct Places {
     root: PathBuf,
+    /// Folders that this process has made durable; one that a dead process made may not be.
+    made: Mutex<BTreeSet<PathBuf>>,
     fail: FailPoints,
 }
 
@@ -22,7 +26,7 @@ impl Places {
     pub(super) fn open(root: PathBuf, fail: FailPoints) -> Result<Self> {
         fs::create_dir_all(&root)
             .map_err(|source| Error::invalid(format!("create folder `{}`", root.display())).with_source(source))?;
-        Ok(Self { root, fail })
+        Ok(Self { root, made: Mutex::default(), fail })
     }
 
     /// The folder of a table, or of one partition of it.
@@ -37,11 +41,24 @@ impl Places {
     /// `Unavailable` when that fails.
     pub(super) fn create(&self, folder: &Path) -> Result<()> {
         let fault = |source| Error::unavailable(format!("create folder `{}`", folder.display())).with_source(source);
-        fs::create_dir_all(folder).map_err(fault)?;
-        for parent in folder.ancestors().skip(1).take_while(|parent| parent.starts_with(&self.root)) {
-            sync_folder(parent).map_err(fault)?;
+        let above = |folder: &&Path| folder.starts_with(&self.root) && *folder != self.root;
+        let new: Vec<PathBuf> = {
+            let made = self.made();
+            folder.ancestors().take_while(above).take_while(|folder| !made.contains(*folder)).map(Path::to_owned).collect()
+        };
+        if new.is_empty() {
+            return Ok(());
         }
+        fs::create_dir_all(folder).map_err(fault)?;
+        for folder in &new {
+            folder.parent().map_or(Ok(()), sync_folder).map_err(fault)?;
+        }
+        self.made().extend(new);
         Ok(())
+    }
+
+    fn made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Deletes a folder with all that is in it; one that is absent is fine.
@@ -50,6 +67,7 @@ impl Places {
     /// `Unavailable` when that fails.
     pub(super) fn remove(&self, folder: &Path) -> Result<()> {
         self.fail.hit_blocking("log.before_delete", &folder.display().to_string())?;
+        self.made().retain(|made| !made.starts_with(folder));
         match fs::remove_dir_all(folder) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::unavailable(format!("delete folder `{}`", folder.display())).with_source(source))
@@ -105,4 +123,27 @@ fn folders(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_was_deleted_is_made_again() {
+        let root = tempfile::tempdir().unwrap();
+        let places = Places::open(root.path().join("log"), FailPoints::default()).unwrap();
+        let (partition, other) = (places.folder(TableId(1), Some(PartitionId(2))), places.folder(TableId(1), Some(PartitionId(3))));
+        let made = |places: &Places| places.made().iter().cloned().collect::<Vec<_>>();
+        for _ in 0..2 {
+            places.create(&partition.join("0")).unwrap();
+            places.create(&other).unwrap();
+            assert!(partition.join("0").is_dir() && other.is_dir());
+            assert_eq!(made(&places), [places.folder(TableId(1), None), partition.clone(), partition.join("0"), other.clone()]);
+            places.remove(&partition).unwrap();
+            assert_eq!(made(&places), [places.folder(TableId(1), None), other.clone()]);
+            places.remove(&places.folder(TableId(1), None)).unwrap();
+            assert!(made(&places).is_empty());
+        }
+    }
 }

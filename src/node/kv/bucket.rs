@@ -69,7 +69,10 @@ impl BucketKv {
             database = create(bucket, &path, shared.options.cache_bytes)?;
             applied = begin(bucket, &database)?;
         }
-        sync_folder(&folder).map_err(|source| broken(bucket, "create", redb::StorageError::Io(source)))?;
+        if applied == 0 {
+            // One that stands anywhere else was opened before, and got this far.
+            sync_folder(&folder).map_err(|source| broken(bucket, "create", redb::StorageError::Io(source)))?;
+        }
         if applied < log.log_start() {
             let text = format!(
                 "the state of {bucket} (`{}`) stands at offset `{applied}`, but its log begins at `{}`",
@@ -391,7 +394,9 @@ fn create(bucket: TableBucket, path: &PathBuf, cache_bytes: usize) -> Result<Dat
 /// Where the state stands; a new one at 0.
 fn begin(bucket: TableBucket, database: &Database) -> Result<i64> {
     let fault = |source: redb::Error| broken(bucket, "open", source);
-    let write = database.begin_write().map_err(|source| fault(source.into()))?;
+    let mut write = database.begin_write().map_err(|source| fault(source.into()))?;
+    // An empty one that a crash takes is made again.
+    write.set_durability(Durability::None).map_err(|source| fault(source.into()))?;
     let (applied, fresh) = {
         let mut meta = write.open_table(META).map_err(|source| fault(source.into()))?;
         write.open_table(ROWS).map_err(|source| fault(source.into()))?;
