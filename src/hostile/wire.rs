@@ -158,7 +158,7 @@ pub(super) fn log_batch(input: &[u8]) -> Result<()> {
         }
     }
     let slice = LogSlice::new(BUCKET, format, raw, ids.into_iter().map(|id| (id, with_id(id))).collect())?;
-    if slice.decoded_bytes(-2, i64::MAX)? > DECODED_MAX {
+    if slice.fitting(-2, i64::MAX, usize::MAX)?.decoded_bytes > DECODED_MAX {
         return Ok(());
     }
     for batch in slice.decode(-2, i64::MAX)?.batches {

@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{EXPANSION, Options};
+use super::Options;
 use crate::error::{Error, Result};
 use crate::model::TableInfo;
 use crate::runtime::{Permit, Runtime};
@@ -32,15 +32,16 @@ pub(super) enum Answer {
 }
 
 impl Slice {
-    /// Gives back what `permit` has more than `log` and its rows may take.
-    pub(super) fn new(log: LogSlice, mut permit: Permit) -> Self {
-        permit.shrink(log.len().saturating_mul(EXPANSION));
+    /// Gives back what `permit` has more than `log` and its rows may take, if they take `expansion` times its bytes.
+    pub(super) fn new(log: LogSlice, mut permit: Permit, expansion: usize) -> Self {
+        permit.shrink(log.len().saturating_mul(expansion));
         Self { log, permit }
     }
 }
 
 struct Want {
     bucket: FetchBucket,
+    expansion: usize,
     reply: oneshot::Sender<Result<Answer>>,
 }
 
@@ -78,17 +79,18 @@ impl Lane {
     }
 
     /// Fetches once from one bucket, in a request with whatever else is wanted now.
-    pub(super) async fn fetch(&self, bucket: FetchBucket) -> Result<Answer> {
+    /// Its rows may take `expansion` times what it gets.
+    pub(super) async fn fetch(&self, bucket: FetchBucket, expansion: usize) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
-        self.wants.send(Want { bucket, reply }).map_err(|_want| gone())?;
+        self.wants.send(Want { bucket, expansion, reply }).map_err(|_want| gone())?;
         answer.await.map_err(|source| gone().with_source(source))?
     }
 
     /// Fetches once from one bucket in a request of its own, with memory that is there already.
-    pub(super) async fn fetch_alone(&self, bucket: FetchBucket, permit: Permit) -> Result<Answer> {
+    pub(super) async fn fetch_alone(&self, bucket: FetchBucket, expansion: usize, permit: Permit) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
         let slot = self.way.slots.acquire().await.map_err(|source| gone().with_source(source))?;
-        request(&self.way, vec![(Want { bucket, reply }, permit)]).await;
+        request(&self.way, vec![(Want { bucket, expansion, reply }, permit)]).await;
         drop(slot);
         answer.await.map_err(|source| gone().with_source(source))?
     }
@@ -113,14 +115,14 @@ async fn serve(way: Arc<Way>, runtime: Runtime, mut queue: mpsc::UnboundedReceiv
             continue;
         }
         // Memory first: who waits for it must not keep a place from those that have theirs.
-        let permit = runtime.budget.acquire(memory(first.bucket.bytes_max)).await;
+        let permit = runtime.budget.acquire(memory(first.bucket.bytes_max, first.expansion)).await;
         let Ok(slot) = Arc::clone(&way.slots).acquire_owned().await else { return };
         let mut bytes = i64::from(first.bucket.bytes_max);
         let mut batch = vec![(first, permit)];
         while let Ok(want) = queue.try_recv() {
             bytes += i64::from(want.bucket.bytes_max);
             let fits = bytes <= REQUEST_BYTES_MAX;
-            match fits.then(|| runtime.budget.try_acquire(memory(want.bucket.bytes_max))).flatten() {
+            match fits.then(|| runtime.budget.try_acquire(memory(want.bucket.bytes_max, want.expansion))).flatten() {
                 _ if want.reply.is_closed() => {}
                 Some(permit) => batch.push((want, permit)),
                 None => {
@@ -139,8 +141,8 @@ async fn serve(way: Arc<Way>, runtime: Runtime, mut queue: mpsc::UnboundedReceiv
 }
 
 /// What so many bytes of a log may take until decoding tells.
-pub(super) fn memory(bytes_max: i32) -> usize {
-    usize::try_from(bytes_max).unwrap_or(0).saturating_mul(EXPANSION)
+pub(super) fn memory(bytes_max: i32, expansion: usize) -> usize {
+    usize::try_from(bytes_max).unwrap_or(0).saturating_mul(expansion)
 }
 
 async fn request(way: &Way, batch: Vec<(Want, Permit)>) {
@@ -154,7 +156,7 @@ async fn request(way: &Way, batch: Vec<(Want, Permit)>) {
                 let answer = answers.remove(&bucket).ok_or_else(|| Error::unavailable(format!("no answer for {bucket}")));
                 let answer = answer.map(|answer| match answer.remote {
                     Some(remote) => Answer::Remote(remote),
-                    None => Answer::Slice(Slice::new(answer.log, permit)),
+                    None => Answer::Slice(Slice::new(answer.log, permit, want.expansion)),
                 });
                 // Whoever asked may have given up.
                 drop(want.reply.send(answer));

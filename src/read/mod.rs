@@ -67,7 +67,8 @@ impl Default for Options {
 /// less than the frame that its answer has to fit into.
 const BUCKET_BYTES_MAX: i32 = 128 << 20;
 
-/// Decoded rows take about this many times their bytes on the wire until decoding tells (zstd; measured 3–4).
+/// Decoded rows and their bytes on the wire take about this many times the latter until decoding tells (zstd; measured 3–4). Where it tells
+/// more, fewer bytes are asked for with the same memory.
 const EXPANSION: usize = 4;
 
 /// Some consecutive records of a split.

@@ -3,6 +3,10 @@
 //! A large split is fetched in ranges side by side (`beside`). From the server a range begins at an offset: where the one before it ends
 //! is guessed from the last answer, and what two have in common is decoded once, in the earlier one. From remote segments it is a range of
 //! bytes, so that nothing is read twice. A guess that leaves a gap costs one more fetch.
+//!
+//! **Rows that take more than their fetch has memory for** (texts that repeat themselves: a thousand times their bytes on the wire) are cut
+//! off at the last batch that fits, and fetched again: whoever waited for more with these bytes in hand could wait for himself. What has come
+//! tells how many bytes to ask for from then on.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,11 +20,11 @@ use tracing::debug;
 
 use super::beside::Beside;
 use super::lane::{Answer, Lane, Slice, memory};
-use super::{BUCKET_BYTES_MAX, Chunk, Cut, Options, Remote, fit, grow};
+use super::{BUCKET_BYTES_MAX, Chunk, Cut, EXPANSION, Options, Remote, fit, grow};
 use crate::error::{Error, Result};
 use crate::model::{Split, StartOffset};
 use crate::runtime::{Permit, Runtime};
-use crate::source::{FetchBucket, RemoteLog, RemoteRange, RemoteRead};
+use crate::source::{FetchBucket, LogSlice, RemoteLog, RemoteRange, RemoteRead};
 
 /// Of the budget, in hundredths, beyond which no range is fetched ahead of its turn: the rest is for rows that wait to be written.
 const BESIDE_PERCENT: usize = 75;
@@ -44,6 +48,8 @@ struct Range {
     slice: Slice,
     from: i64,
     end: i64,
+    /// What decoding allocates, about.
+    decoded_bytes: Result<usize>,
 }
 
 /// Where a split goes on.
@@ -53,6 +59,10 @@ struct Place {
     ranges: Beside<i64, Answer>,
     /// Offsets that one fetch covers, and half a batch, by the last answer.
     reach: Option<(i64, i64)>,
+    /// How many times its bytes on the wire the last answer took, with them, at least [`EXPANSION`].
+    expansion: usize,
+    /// The largest batch that it had.
+    batch_bytes: usize,
     /// The segments that `from` lies in, while the server does not have it.
     remote: Option<RemoteLog>,
     files: Beside<RemoteRange, (Option<Bytes>, Permit)>,
@@ -66,7 +76,15 @@ impl Pump {
             // The log's own beginning, wherever it is.
             StartOffset::Earliest => -1,
         };
-        let place = Place { from, ranges: Beside::new(), reach: None, remote: None, files: Beside::new() };
+        let place = Place {
+            from,
+            ranges: Beside::new(),
+            reach: None,
+            expansion: EXPANSION,
+            batch_bytes: 0,
+            remote: None,
+            files: Beside::new(),
+        };
         let mut fetching = Some(Box::pin(Arc::clone(&self).fetch(place)));
         let mut decoding = VecDeque::new();
         loop {
@@ -129,14 +147,14 @@ impl Pump {
     async fn range(&self, place: &mut Place) -> Result<Range> {
         self.runtime.fail.hit("read.before_fetch").await?;
         let began = self.runtime.clock.moment();
-        let mut bytes_max = self.options.bucket_bytes;
+        let mut bytes_max = self.bytes_max(place);
         // Whether the server was asked in this call, and the file that it names and that is not there.
         let (mut asked, mut missing) = (false, None);
         loop {
             let (slice, stuck) = if place.remote.is_some() {
                 self.begin_files(place).await?;
                 match self.next_file(place).await? {
-                    (RemoteRead::Slice(log), permit) => (Some(Slice::new(log, permit)), false),
+                    (RemoteRead::Slice(log), permit) => (Some(Slice::new(log, permit, place.expansion)), false),
                     // Expired or read to the end: the server knows how to go on.
                     (RemoteRead::End, _) => (place.leave_files(), asked),
                     (RemoteRead::Gone(file), _) => {
@@ -184,32 +202,62 @@ impl Pump {
             // A batch that was longer than its range has gone beyond where the next one was planned.
             Some(log) if !place.files.first().is_some_and(|range| log.is_due(range)) => None,
             Some(_) => match self.next_file(place).await? {
-                (RemoteRead::Slice(log), permit) => Some(Slice::new(log, permit)),
+                (RemoteRead::Slice(log), permit) => Some(Slice::new(log, permit, place.expansion)),
                 _ => None,
             },
         };
         Ok(slice.and_then(|slice| self.step_on(place, slice)))
     }
 
-    /// What `slice` has from `place` on, if anything; `place` is behind it then.
+    /// What `slice` has from `place` on and memory for, if anything; `place` is behind it then.
     fn step_on(&self, place: &mut Place, mut slice: Slice) -> Option<Range> {
         let (from, next) = (place.from, slice.log.next_offset()?);
-        if place.remote.is_none() {
-            place.reach = slice.log.reach(self.options.bucket_bytes);
-        }
+        self.look_ahead(place, &slice.log);
         if next <= from {
             return None;
         }
-        place.from = next.min(self.split.stop_offset);
+        let all = next.min(self.split.stop_offset);
         // Before anything more is fetched: a batch may be longer than what was asked for.
         grow(&self.runtime, &mut slice.permit, slice.log.len());
-        Some(Range { slice, from, end: place.from })
+        // What is a quarter more gets through (see `fit`): fetching it again would cost more.
+        let room = slice.permit.bytes().saturating_sub(slice.log.len());
+        let (end, decoded_bytes) = match slice.log.fitting(from, all, room.saturating_add(room / 4)) {
+            Ok(fitting) => {
+                let times = fitting.decoded_bytes.div_ceil(fitting.raw_bytes.max(1)).saturating_add(1);
+                (place.expansion, place.batch_bytes) = (times.max(EXPANSION), fitting.batch_bytes);
+                self.look_ahead(place, &slice.log);
+                (fitting.end, Ok(fitting.decoded_bytes))
+            }
+            // Decoding tells it, after what was read before.
+            Err(error) => (all, Err(error)),
+        };
+        place.from = end;
+        if end < all {
+            debug!(bucket = %self.split.bucket, from, end, all, expansion = place.expansion, "rows take more memory than there is for them");
+            place.ranges.clear();
+            place.leave_files();
+        }
+        Some(Range { slice, from, end, decoded_bytes })
+    }
+
+    /// How far the next fetch will reach, if the log goes on like this.
+    fn look_ahead(&self, place: &mut Place, log: &LogSlice) {
+        if place.remote.is_none() {
+            place.reach = log.reach(self.bytes_max(place));
+        }
+    }
+
+    /// Bytes to ask for at once: with their rows they take no more memory than at [`EXPANSION`], but a batch has to fit.
+    fn bytes_max(&self, place: &Place) -> i32 {
+        let fit = memory(self.options.bucket_bytes, EXPANSION) / place.expansion.max(1);
+        let bytes_max = i32::try_from(fit.max(place.batch_bytes.saturating_mul(2))).unwrap_or(i32::MAX);
+        bytes_max.min(self.options.bucket_bytes)
     }
 
     /// Memory for a range ahead of its turn, with so many of its split under way; only if it is free.
-    fn spare(&self, under_way: usize) -> Option<Permit> {
-        let (budget, bytes) = (&self.runtime.budget, memory(self.options.bucket_bytes));
-        let limit = u64::from(self.options.bucket_bytes.unsigned_abs()).saturating_mul(under_way as u64 + 1);
+    fn spare(&self, bytes_max: i32, expansion: usize, under_way: usize) -> Option<Permit> {
+        let (budget, bytes) = (&self.runtime.budget, memory(bytes_max, expansion));
+        let limit = u64::from(bytes_max.unsigned_abs()).saturating_mul(under_way as u64 + 1);
         let free = budget.used().saturating_add(bytes) <= budget.total() / 100 * BESIDE_PERCENT;
         (free && !budget.is_pressed() && self.cut.left() > limit).then(|| budget.try_acquire(bytes)).flatten()
     }
@@ -228,9 +276,10 @@ impl Pump {
             if from >= stop || place.ranges.last().is_some_and(|last| *last >= from) {
                 return;
             }
-            let Some(permit) = self.spare(place.ranges.len()) else { return };
-            let (lane, want) = (self.lane.clone(), self.want(StartOffset::At(from), self.options.bucket_bytes));
-            place.ranges.begin(from, async move { lane.fetch_alone(want, permit).await });
+            let (bytes_max, expansion) = (self.bytes_max(place), place.expansion);
+            let Some(permit) = self.spare(bytes_max, expansion, place.ranges.len()) else { return };
+            let (lane, want) = (self.lane.clone(), self.want(StartOffset::At(from), bytes_max));
+            place.ranges.begin(from, async move { lane.fetch_alone(want, expansion, permit).await });
         }
     }
 
@@ -261,12 +310,12 @@ impl Pump {
             // Between two ranges: about what is missing there. It must not wait for memory that those behind it hold.
             let missing = i128::from(bytes_max) * i128::from(next.saturating_sub(place.from)) / i128::from(reach.max(1));
             let bytes_max = i32::try_from(missing).unwrap_or(i32::MAX).clamp(1, bytes_max.max(1));
-            match self.runtime.budget.try_acquire(memory(bytes_max)) {
-                Some(permit) => return self.lane.fetch_alone(self.want(offset, bytes_max), permit).await,
+            match self.runtime.budget.try_acquire(memory(bytes_max, place.expansion)) {
+                Some(permit) => return self.lane.fetch_alone(self.want(offset, bytes_max), place.expansion, permit).await,
                 None => place.ranges.clear(),
             }
         }
-        self.lane.fetch(self.want(offset, bytes_max)).await
+        self.lane.fetch(self.want(offset, bytes_max), place.expansion).await
     }
 
     fn want(&self, offset: StartOffset, bytes_max: i32) -> FetchBucket {
@@ -275,11 +324,12 @@ impl Pump {
 
     /// Begins to read what is due of the remote segments, if it is not under way, and what comes after as far as there is memory for it.
     async fn begin_files(&self, place: &mut Place) -> Result<()> {
+        let (bytes_max, expansion) = (self.bytes_max(place), place.expansion);
         let Some(log) = &mut place.remote else { return Ok(()) };
         if place.files.first().is_some_and(|range| !log.is_due(range)) {
             place.files.clear();
         }
-        let (bytes_max, stop) = (self.options.bucket_bytes, self.split.stop_offset);
+        let stop = self.split.stop_offset;
         let begin = |files: &mut Beside<_, _>, range: RemoteRange, permit| {
             let (remote, key) = (self.remote.clone(), range.clone());
             files.begin(key, async move {
@@ -291,10 +341,10 @@ impl Pump {
         if place.files.is_empty() {
             log.replan();
             let Some(range) = log.plan(bytes_max, i64::MAX)? else { return Ok(()) };
-            begin(&mut place.files, range, self.runtime.budget.acquire(memory(bytes_max)).await);
+            begin(&mut place.files, range, self.runtime.budget.acquire(memory(bytes_max, expansion)).await);
         }
         while place.files.len() < self.ranges_max() && stop.saturating_sub(place.from) > self.options.range_rows {
-            let Some(permit) = self.spare(place.files.len()) else { break };
+            let Some(permit) = self.spare(bytes_max, expansion, place.files.len()) else { break };
             let Some(range) = log.plan(bytes_max, stop)? else { break };
             begin(&mut place.files, range, permit);
         }
@@ -327,9 +377,9 @@ impl Pump {
     }
 
     async fn decode(self: Arc<Self>, range: Range) -> Result<Chunk> {
-        let Range { slice: Slice { log, mut permit }, from, end } = range;
+        let Range { slice: Slice { log, mut permit }, from, end, decoded_bytes } = range;
         let fetched_bytes = log.len();
-        fit(&self.runtime, &mut permit, fetched_bytes.saturating_add(log.decoded_bytes(from, end)?));
+        fit(&self.runtime, &mut permit, fetched_bytes.saturating_add(decoded_bytes?));
         let decoded = self.runtime.encoders.run(move || log.decode(from, end)).await??;
         if decoded.next_offset != end {
             return Err(Error::data(format!(

@@ -8,7 +8,7 @@ use tracing::debug;
 
 use super::lane::memory;
 use super::pump::Pump;
-use super::{Chunk, fit};
+use super::{Chunk, EXPANSION, fit};
 use crate::error::Result;
 use crate::runtime::Permit;
 use crate::source::{STATE_BYTES_MAX, StateRequest, StateScan, StateSlice};
@@ -36,7 +36,7 @@ impl Pump {
         let room = async {
             // Before the permit: who waits for a place must not hold memory that others need to get on.
             let slot = Arc::clone(&self.states).acquire_owned().await;
-            (slot, self.runtime.budget.acquire(memory(bytes_max)).await)
+            (slot, self.runtime.budget.acquire(memory(bytes_max, EXPANSION)).await)
         };
         let (_slot, permit) = tokio::select! {
             room = room => room,
@@ -72,7 +72,7 @@ impl Pump {
             None if open.scan.is_done() => return Ok(None),
             None => {
                 self.runtime.fail.hit("read.before_fetch").await?;
-                self.runtime.budget.acquire(memory(bytes_max)).await
+                self.runtime.budget.acquire(memory(bytes_max, EXPANSION)).await
             }
         };
         let Some(slice) = open.scan.next().await? else { return Ok(None) };

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{Int64Array, RecordBatch};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -27,11 +27,18 @@ struct World {
 }
 
 fn world(memory: usize) -> World {
+    world_of(memory, false)
+}
+
+/// `dense` = with a text that compresses to almost nothing.
+fn world_of(memory: usize, dense: bool) -> World {
     let runtime = Runtime::simulated(7, 0, memory);
     let cluster = MemoryCluster::new(runtime.clone());
-    let field = Field { id: 0, name: "id".into(), data_type: DataType::nullable(TypeKind::BigInt), comment: None };
+    let field = |id, name: &str, kind| Field { id, name: name.into(), data_type: DataType::nullable(kind), comment: None };
+    let mut fields = vec![field(0, "id", TypeKind::BigInt)];
+    fields.extend(dense.then(|| field(1, "text", TypeKind::String)));
     let descriptor = TableDescriptor {
-        schema: Schema { id: SchemaId(1), fields: vec![field], primary_key: vec![], highest_field_id: 0 },
+        schema: Schema { id: SchemaId(1), highest_field_id: i32::from(dense), fields, primary_key: vec![] },
         comment: None,
         partition_keys: vec![],
         bucket_keys: vec!["id".into()],
@@ -50,8 +57,12 @@ impl World {
 
     /// Appends the ids `first..first + count` in one batch.
     fn append(&self, bucket: i32, first: i64, count: i64) {
-        let ids = Arc::new((first..first + count).collect::<Int64Array>());
-        let rows = RecordBatch::try_new(arrow_schema(&self.table.schema).unwrap(), vec![ids]).unwrap();
+        let mut columns: Vec<ArrayRef> = vec![Arc::new((first..first + count).collect::<Int64Array>())];
+        if self.table.schema.fields.len() > 1 {
+            let text = "a".repeat(1000);
+            columns.push(Arc::new((0..count).map(|_| Some(text.as_str())).collect::<StringArray>()));
+        }
+        let rows = RecordBatch::try_new(arrow_schema(&self.table.schema).unwrap(), columns).unwrap();
         self.cluster.append(self.bucket(bucket), SchemaId(1), &rows, None).unwrap();
     }
 
@@ -111,6 +122,43 @@ async fn all_records_come_once_in_order_and_end_at_the_stop() {
         assert_eq!(found[1], ((33..187).collect(), 187));
         assert_eq!(found[2], (vec![199], 200));
         assert_eq!(world.runtime.budget.used(), 0, "everything was given back");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_take_a_hundred_times_their_bytes_are_read_in_pieces_that_there_is_memory_for() {
+    const BATCH: usize = 5 * 1000;
+    for remote in [false, true] {
+        let world = world_of(1 << 20, true);
+        for batch in 0..400 {
+            world.append(0, batch * 5, 5);
+        }
+        if remote {
+            world.cluster.segments_leave(100).unwrap();
+        }
+        let split = world.split(0, StartOffset::Earliest, 2000);
+        let options = Options { bucket_bytes: 8 << 10, ahead: Some(1), ..Options::default() };
+        let (mut log, one_by_one) = (0, world.reader(std::slice::from_ref(&split), small()).await);
+        let mut stream = one_by_one.open(&split).unwrap();
+        while let Some(chunk) = stream.next().await.unwrap() {
+            log += chunk.fetched_bytes;
+        }
+        let reader = world.reader(std::slice::from_ref(&split), options).await;
+        let (mut stream, mut next, mut fetched) = (reader.open(&split).unwrap(), 0, 0);
+        while let Some(chunk) = stream.next().await.unwrap() {
+            let bytes: usize = chunk.batches.iter().map(|batch| batch.memory.bytes()).sum();
+            // Memory for 8 KiB at 4 times that, a quarter more, and what arrays are rounded up to.
+            assert!(bytes <= 48 << 10 && chunk.batches.len() <= 8, "{} batches, {bytes} bytes", chunk.batches.len());
+            assert!(chunk.permit.bytes() >= bytes && bytes >= BATCH, "{} of {bytes}", chunk.permit.bytes());
+            for batch in &chunk.batches {
+                assert_eq!(batch.base_offset, next);
+                next = batch.end_offset();
+            }
+            fetched += chunk.fetched_bytes;
+        }
+        assert_eq!(next, 2000);
+        // Each answer ends with a batch that is cut off.
+        assert!(fetched < log + log / 4 + (8 << 10), "{fetched} bytes fetched of a log of {log}");
     }
 }
 

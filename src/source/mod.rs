@@ -309,5 +309,5 @@ mod state;
 
 pub use lease::{LEASE_TRUSTED, Lease};
 pub use remote::{RemoteLog, RemoteRange, RemoteRead, RemoteSegment};
-pub use slice::{Decoded, LogSlice};
+pub use slice::{Decoded, Fitting, LogSlice};
 pub use state::{STATE_BYTES_MAX, StateRequest, StateScan, StateSlice, is_state_lost};

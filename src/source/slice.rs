@@ -51,6 +51,19 @@ pub struct Decoded {
     pub next_offset: i64,
 }
 
+/// Some first batches of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fitting {
+    /// Exclusive end of their records, at most the stop offset.
+    pub end: i64,
+    /// Their bytes, as they came.
+    pub raw_bytes: usize,
+    /// Those of the largest.
+    pub batch_bytes: usize,
+    /// Bytes that decoding allocates for them, about: what to ask a permit for.
+    pub decoded_bytes: usize,
+}
+
 impl LogSlice {
     /// A slice of what a server sent for `bucket`. `schemas` holds at least [`LogSlice::schema_ids`] of the same bytes.
     ///
@@ -138,20 +151,26 @@ impl LogSlice {
         Some((reach, i64::try_from(offsets / count / 2).unwrap_or(i64::MAX)))
     }
 
-    /// Bytes that [`LogSlice::decode`] of the same range will allocate, about: what to ask a permit for.
+    /// As many whole batches from `from` on, one at least, as [`LogSlice::decode`] will allocate `bytes_max` bytes for, about, beside their own.
     ///
     /// # Errors
     /// As [`LogSlice::decode`].
-    pub fn decoded_bytes(&self, from: i64, stop: i64) -> Result<usize> {
-        let mut total = 0_usize;
+    pub fn fitting(&self, from: i64, stop: i64, bytes_max: usize) -> Result<Fitting> {
+        let mut all = Fitting { end: from, raw_bytes: 0, batch_bytes: 0, decoded_bytes: 0 };
         for batch in self.overlapping(from, stop) {
             let batch = batch?;
             // Nothing is checked yet: a wrong checksum says more than what it leads to.
             let bytes = batch.decoded_bytes(self.format);
             let bytes = bytes.map_err(|error| self.located(batch.verify_crc().err().unwrap_or_else(|| at(&batch, error))))?;
-            total = total.saturating_add(bytes);
+            if all.raw_bytes > 0 && all.decoded_bytes.saturating_add(bytes) > bytes_max {
+                break;
+            }
+            all.end = batch.header.next_offset().min(stop);
+            all.raw_bytes = all.raw_bytes.saturating_add(batch.bytes.len());
+            all.batch_bytes = all.batch_bytes.max(batch.bytes.len());
+            all.decoded_bytes = all.decoded_bytes.saturating_add(bytes);
         }
-        Ok(total)
+        Ok(all)
     }
 
     /// Decodes the records in `from..stop` (exclusive): skips earlier ones, cuts the last batch at `stop`, drops a cut-off tail.
@@ -298,10 +317,17 @@ mod tests {
                     assert!(batch.changes.as_ref().is_none_or(|changes| changes.len() == batch.rows.num_rows()));
                 }
                 assert_eq!(decoded.batches.is_empty(), expected.is_empty());
-                assert_eq!(slice.decoded_bytes(from, stop).unwrap() > 0, !expected.is_empty());
+                let fitting = slice.fitting(from, stop, usize::MAX).unwrap();
+                assert_eq!((fitting.end, fitting.decoded_bytes > 0), (decoded.next_offset, !expected.is_empty()));
             }
         }
         assert_eq!(offsets(&slice.decode(-2, 203).unwrap()), [200, 201, 202]);
+        let all = slice.fitting(-1, 300, usize::MAX).unwrap();
+        assert_eq!((all.end, all.raw_bytes), (211, slice.whole_bytes));
+        // One at least, and the empty one behind it takes nothing.
+        let first = slice.fitting(-1, 300, 0).unwrap();
+        assert_eq!((first.end, slice.fitting(203, 300, first.decoded_bytes).unwrap().end), (205, 206));
+        assert_eq!(slice.fitting(-1, 300, all.decoded_bytes - 1).unwrap().end, 206);
     }
 
     /// Three batches of 1,000 numbers, not compressed.

@@ -28,6 +28,8 @@ struct Case {
     /// Which calls fail, by their number, and what is fetched at most.
     failing: Vec<usize>,
     bytes_max: Option<u64>,
+    /// Whether rows take a hundred times their bytes.
+    dense: bool,
     /// Whether the consumer keeps the rows' memory until somebody waits for it, as a writer does.
     keeps: bool,
 }
@@ -36,26 +38,30 @@ fn cases() -> impl Strategy<Value = Case> {
     let log = (prop::collection::vec(prop_oneof![1 => Just(0_i64), 9 => 1_i64..60], 1..60), 0_usize..5, 1..=3_i32);
     let split = (0_i64..100, 0_i64..=100);
     let options = (1_i32..4000, 1_usize..7, 0_i64..200, 1_usize..4, 1_usize..200);
-    let trouble = (prop::collection::vec(0_usize..80, 0..3), prop::option::weighted(0.2, 1_u64..20_000), any::<bool>());
-    (log, split, options, trouble).prop_map(|((batches, segment, buckets), (start, stop), options, (failing, bytes_max, keeps))| {
-        let (bucket_bytes, ahead, range_rows, requests_max, kib) = options;
-        let memory = kib * 1024;
-        Case {
-            batches,
-            segment,
-            buckets,
-            start,
-            stop,
-            bucket_bytes,
-            ahead,
-            range_rows,
-            requests_max,
-            memory,
-            failing,
-            bytes_max,
-            keeps,
-        }
-    })
+    let trouble =
+        (prop::collection::vec(0_usize..80, 0..3), prop::option::weighted(0.2, 1_u64..20_000), any::<bool>(), any::<bool>());
+    (log, split, options, trouble).prop_map(
+        |((batches, segment, buckets), (start, stop), options, (failing, bytes_max, keeps, dense))| {
+            let (bucket_bytes, ahead, range_rows, requests_max, kib) = options;
+            let memory = kib * 1024;
+            Case {
+                batches,
+                segment,
+                buckets,
+                start,
+                stop,
+                bucket_bytes,
+                ahead,
+                range_rows,
+                requests_max,
+                memory,
+                failing,
+                bytes_max,
+                dense,
+                keeps,
+            }
+        },
+    )
 }
 
 /// What a stream gave: its rows' offsets, the end of each chunk, how it ended.
@@ -97,7 +103,7 @@ async fn read(mut stream: SplitStream, runtime: &Runtime, keeps: bool) -> Read {
 }
 
 async fn check(case: Case) {
-    let world = world(case.memory);
+    let world = world_of(case.memory, case.dense);
     let (mut end, mut rows, mut edges) = (0, vec![], vec![0]);
     for count in &case.batches {
         for bucket in 0..case.buckets {
