@@ -239,17 +239,30 @@ fn print(report: &Report, apply: bool, output: &mut Output) -> Result<(), End> {
     if rows.len() > 1 {
         output.table(&rows)?;
     }
-    let for_persons = report.differences.iter().filter(|found| found.mend.is_none());
-    match &report.hint {
-        // It has all statements, in the order in which they have to run.
-        Some(hint) => output.data(&format!("  {hint}"))?,
-        None => {
-            for sql in for_persons.filter_map(|found| found.sql.as_deref()) {
-                output.data(&format!("  in Flink SQL, with the lake's catalog: {sql};"))?;
-            }
-        }
+    if let Some(hint) = &report.hint {
+        output.data(&format!("  {hint}"))?;
+    }
+    // The hint has all that keeps rows from the lake, in the order in which it has to run; the rest comes behind it.
+    let is_told = |found: &Difference| report.hint.is_some() && is_of_rows(found.aspect);
+    let left = report.differences.iter().filter(|found| found.mend.is_none() && !is_told(found));
+    for sql in left.filter_map(|found| found.sql.as_deref()) {
+        output.data(&format!("  in Flink SQL, with the lake's catalog: {sql};"))?;
     }
     Ok(())
+}
+
+/// What [`mapping::fit`] judges as well.
+const fn is_of_rows(aspect: Aspect) -> bool {
+    match aspect {
+        Aspect::Comment | Aspect::Option => false,
+        Aspect::Column
+        | Aspect::Type
+        | Aspect::Nullability
+        | Aspect::Order
+        | Aspect::PartitionKeys
+        | Aspect::PrimaryKey
+        | Aspect::Bucket => true,
+    }
 }
 
 fn value(text: Option<&str>) -> String {

@@ -108,6 +108,7 @@ pub fn differences(table: &TableInfo, lake: &TableSchema) -> Result<Vec<Differen
             continue;
         };
         let nullable = |data_type: &DataType| DataType { nullable: true, ..data_type.clone() };
+        let is_same = old.data_type.same_as(&field.data_type);
         if !nullable(&old.data_type).same_as(&nullable(&field.data_type)) {
             let text = |data_type: &DataType| Some(type_text(&nullable(data_type)));
             add(Aspect::Type, &field.name, text(&field.data_type), text(&old.data_type), None, modify());
@@ -117,7 +118,9 @@ pub fn differences(table: &TableInfo, lake: &TableSchema) -> Result<Vec<Differen
             add(Aspect::Nullability, &field.name, text(&field.data_type), text(&old.data_type), None, modify());
         }
         if old.comment.as_deref().unwrap_or("") != field.comment.as_deref().unwrap_or("") {
-            let repair = Repair::Modify(Field { data_type: old.data_type.clone(), ..field.clone() });
+            // Whoever runs all statements must not get the old type back by this one.
+            let data_type = if is_same { &old.data_type } else { &field.data_type };
+            let repair = Repair::Modify(Field { data_type: data_type.clone(), ..field.clone() });
             add(Aspect::Comment, &field.name, field.comment.clone(), old.comment.clone(), None, Some(repair));
         }
     }
@@ -237,6 +240,12 @@ mod tests {
         let mut lake = lake_schema(&table).unwrap();
         lake.fields[2].comment = None;
         let found = differences(&table, &lake).unwrap();
-        assert_eq!(found[0].sql.as_deref(), Some("ALTER TABLE `demo`.`t` MODIFY `words` STRING COMMENT 'what was said'"));
+        let whole = "ALTER TABLE `demo`.`t` MODIFY `words` STRING COMMENT 'what was said'";
+        assert_eq!(found[0].sql.as_deref(), Some(whole));
+        // Where the type differs too, each statement says the one that is wanted.
+        lake.fields[2].data_type.kind = TypeKind::Int;
+        let found = differences(&table, &lake).unwrap();
+        let said: Vec<_> = found.iter().map(|found| (found.aspect, found.sql.as_deref())).collect();
+        assert_eq!(said, [(Aspect::Type, Some(whole)), (Aspect::Comment, Some(whole))]);
     }
 }

@@ -1,9 +1,10 @@
 //! `lakeward sync`: lake tables brought in step with their Fluss tables, beside whoever else does it.
 
 use lakeward::lake::SchemaChange;
+use lakeward::paimon::TableSchema;
 use serde_json::json as value;
 
-use super::binary::{run, run_unread};
+use super::binary::{Running, run, run_unread};
 use super::*;
 
 /// What a process said, without the places of this run.
@@ -102,6 +103,92 @@ async fn sync_makes_a_lake_table_that_nothing_was_tiered_into_and_two_at_once_ma
     assert!(refused.code == Some(6) && refused.stdout.contains("Fluss knows snapshot 1 of it"), "{refused:?}");
     assert!(refused.stdout.contains("lakeward repair reset-offsets demo.orders --snapshot 0"), "{refused:?}");
     assert!(!folder.exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_sync_prints_of_columns_that_differ_and_the_statements_bring_them_in_step() {
+    let stage = Stage::new().await;
+    let path = stage.table("orders", &orders()).await;
+    let lake = stage.lake(&path).await;
+    let by_hand = async |change: &dyn Fn(&mut TableSchema)| {
+        let lake = LakeTable::open(lake.store().clone(), lake.root(), stage.runtime.clone()).await.unwrap().unwrap();
+        let mut schema = (**lake.schema()).clone();
+        schema.id += 1;
+        change(&mut schema);
+        lake.store().put(&lake.object(&path::schema(schema.id)), schema.to_json().unwrap().into()).await.unwrap();
+    };
+    by_hand(&|schema| {
+        schema.fields[0].data_type.kind = TypeKind::Int;
+        schema.fields[0].comment = Some("by hand".into());
+        schema.fields[1].comment = Some("a word".into());
+        schema.options.insert("fluss.old".into(), "1".into());
+    })
+    .await;
+    let address = stage.address();
+    let sync = async |more: &[&str]| run(&[&["sync", "--server", &address][..], more].concat(), None).await;
+    let shown = sync(&["--apply"]).await;
+    let expected = "\
+demo.orders: 4 differences to DIR/warehouse/demo.db/orders
+  what differs             in Fluss  in the lake  who mends it
+  type of column id          BIGINT          INT      a person
+  comment of column id            -      by hand      a person
+  comment of column words         -       a word      a person
+  option fluss.old                -            1      a person
+  in Flink SQL, with the lake's catalog: ALTER TABLE `demo`.`orders` MODIFY `id` BIGINT NOT NULL COMMENT 'by hand';
+  in Flink SQL, with the lake's catalog: ALTER TABLE `demo`.`orders` MODIFY `id` BIGINT NOT NULL;
+  in Flink SQL, with the lake's catalog: ALTER TABLE `demo`.`orders` MODIFY `words` STRING;
+  in Flink SQL, with the lake's catalog: ALTER TABLE `demo`.`orders` RESET ('fluss.old');
+";
+    assert_eq!((shown.code, plain(&shown.stdout, &stage).as_str()), (Some(6), expected), "{shown:?}");
+    assert_eq!(shown.stderr, "1 of the tables need a person: see above\n");
+    let json = sync(&["--check", "--json"]).await;
+    let expected = r#"{"table":{"database":"demo","table":"orders"},"lake":"DIR/warehouse/demo.db/orders","outcome":"drift","differences":[{"aspect":"type","name":"id","fluss":"BIGINT","lake":"INT","sql":"ALTER TABLE `demo`.`orders` MODIFY `id` BIGINT NOT NULL"},{"aspect":"comment","name":"id","fluss":null,"lake":"by hand","sql":"ALTER TABLE `demo`.`orders` MODIFY `id` BIGINT NOT NULL"},{"aspect":"comment","name":"words","fluss":null,"lake":"a word","sql":"ALTER TABLE `demo`.`orders` MODIFY `words` STRING"},{"aspect":"option","name":"fluss.old","fluss":null,"lake":"1","sql":"ALTER TABLE `demo`.`orders` RESET ('fluss.old')"}],"applied":[],"created":false,"note":null,"hint":"in Flink SQL, with the lake's catalog: ALTER TABLE `demo`.`orders` MODIFY `id` BIGINT NOT NULL COMMENT 'by hand';"}
+"#;
+    assert_eq!((json.code, plain(&json.stdout, &stage).as_str()), (Some(6), expected), "{json:?}");
+    // As a person runs them.
+    by_hand(&|schema| {
+        schema.fields[0].data_type.kind = TypeKind::BigInt;
+        schema.fields.iter_mut().for_each(|field| field.comment = None);
+    })
+    .await;
+    let applied = sync(&["--apply", "--json"]).await;
+    let expected = r#"{"table":{"database":"demo","table":"orders"},"lake":"DIR/warehouse/demo.db/orders","outcome":"in_step","differences":[],"applied":[{"aspect":"option","name":"fluss.old","fluss":null,"lake":"1","sql":"ALTER TABLE `demo`.`orders` RESET ('fluss.old')"}],"created":false,"note":null,"hint":null}
+"#;
+    assert_eq!((applied.code, plain(&applied.stdout, &stage).as_str()), (Some(0), expected), "{applied:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sync_beside_added_columns_and_a_daemon_adds_each_once_and_every_row_is_tiered() {
+    let stage = Stage::new().await;
+    let mut soon = orders();
+    soon.properties.insert("table.datalake.freshness".into(), "100ms".into());
+    let path = stage.table("orders", &soon).await;
+    let address = stage.address();
+    let log = stage.dir.path().join("daemon.log");
+    let daemon = Running::logging(&["run", "--server", &address, "--set", "poll.interval=100ms"], &log);
+    let altering = async {
+        for (round, name) in (0..).zip(["one", "two", "three"]) {
+            stage.append(&path, round * 20..round * 20 + 20, "a").await;
+            stage.admin.add_columns(&path, &[field(name, TypeKind::String, true)]).await.unwrap();
+        }
+    };
+    let syncing = async || {
+        for _ in 0..3 {
+            let ended = run(&["sync", "demo.orders", "--server", &address, "--apply"], None).await;
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+        }
+    };
+    futures::join!(altering, syncing(), syncing());
+    let tiered = async || (stage.ids(&path).await.len() >= 60).then_some(());
+    Box::pin(until(&stage.runtime, "all rows are tiered", tiered)).await;
+    daemon.signal("TERM");
+    assert_eq!(tokio::task::spawn_blocking(|| daemon.wait()).await.unwrap(), Some(143));
+    let last = run(&["sync", "demo.orders", "--server", &address, "--check"], None).await;
+    assert_eq!(last.code, Some(0), "{last:?}");
+    assert_eq!(stage.ids(&path).await, Vec::from_iter(0..60));
+    let lake = stage.lake(&path).await;
+    let names: Vec<&str> = lake.schema().fields.iter().map(|field| field.name.as_str()).collect();
+    assert_eq!((lake.schema().id, &names[names.len() - 3..]), (3, &["one", "two", "three"][..]), "{names:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
