@@ -22,6 +22,8 @@ use crate::storage::{HangingUpload, Listed};
 pub const AGE_MIN: Duration = Duration::from_secs(24 * 60 * 60);
 /// Snapshots whose names are collected at once.
 const SNAPSHOTS_AT_ONCE: usize = 4;
+/// Whoever can't tell what is named, calls nothing an orphan.
+const UNTOLD: &str = "nothing can be called an orphan";
 /// Deletes in flight.
 const DELETES_AT_ONCE: usize = 16;
 
@@ -143,7 +145,7 @@ async fn named(lake: &LakeTable) -> Result<BTreeSet<String>> {
             // It has expired while it was read, its manifests first.
             Err(error) if error.kind() == Kind::Data && lake.store().size(&lake.object(&place)).await?.is_none() => {}
             Err(error) => {
-                return Err(error.context(format!("what `{place}` names can't be told, so that nothing can be called an orphan")));
+                return Err(error.context(format!("what `{place}` names can't be told")).context(UNTOLD));
             }
         }
     }
@@ -175,11 +177,8 @@ async fn snapshots_of_all(lake: &LakeTable) -> Result<Vec<String>> {
 
 /// `None` when it has expired meanwhile.
 async fn read_at(lake: &LakeTable, place: String) -> Result<Option<(String, Snapshot)>> {
-    let Some(bytes) = lake.store().get(&lake.object(&place)).await? else { return Ok(None) };
-    let at = |error: Error| error.context(format!("read `{}`", lake.store().name(&lake.object(&place))));
-    let text = std::str::from_utf8(&bytes).map_err(|source| at(Error::data("not UTF-8").with_source(source)))?;
-    let snapshot = Snapshot::from_json(text).map_err(at)?;
-    Ok(Some((place, snapshot)))
+    let told = |error: Error| if error.kind() == Kind::Data { error.context(UNTOLD) } else { error };
+    Ok(lake.snapshot_at(&place).await.map_err(told)?.map(|snapshot| (place, snapshot)))
 }
 
 async fn collect(lake: &LakeTable, snapshot: &Snapshot, names: &mut BTreeSet<String>, read: &mut BTreeSet<String>) -> Result<()> {

@@ -108,7 +108,7 @@ impl LakeTable {
             .with_hint("something else than Paimon or Lakeward has written it: put the snapshot back as it was"));
         }
         let place = path::manifest(name);
-        let bytes = self.store.get_existing(&self.object(&place)).await?;
+        let bytes = self.named(&place).await?;
         Ok((place, bytes))
     }
 

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::paimon::{Snapshot, TableOptions, TableSchema, path};
 use crate::runtime::Runtime;
 use crate::storage::{self, Created, Store, StoreOptions};
@@ -85,8 +85,13 @@ struct ConsumerJson {
     next_snapshot: i64,
 }
 
-const WRONG_SNAPSHOT: &str = "put the file back as it was; or roll the lake table back to the snapshot below it (Paimon's procedure \
-                              `rollback_to`), then state that with `lakeward repair accept-base DB.TABLE`";
+const WRONG_SNAPSHOT: &str = "put the file back as it was; or, if no newer one is there, roll the lake table back to the snapshot below it \
+                              (Paimon's procedure `rollback_to`), then state that with `lakeward repair accept-base DB.TABLE`";
+/// What helps where an object is missing or wrong.
+pub const WAY_BACK: &str =
+    "bring the object back from a copy, or roll the lake table back to a snapshot that does not need it (docs/compatibility.md)";
+const WRONG_COPY: &str = "put the file back as it was; or take it away, if what it keeps is not needed";
+const WRONG_SCHEMA: &str = "put the file back as it was: files that were written by it can't be read without";
 
 impl LakeTable {
     /// Opens the table in folder `root` (e.g. `demo.db/orders`) of `store`; `None` when there is no schema file.
@@ -291,8 +296,26 @@ impl LakeTable {
         Ok(snapshot)
     }
 
+    /// Reads what has the form of a snapshot: a tag, a changelog, or one of a branch. `None` when it is not there.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Data` when it is wrong.
+    pub async fn snapshot_at(&self, place: &str) -> Result<Option<Snapshot>> {
+        if let Some(id) = place.strip_prefix(path::SNAPSHOTS).and_then(|name| path::id_of(name, "snapshot-")) {
+            return self.snapshot(id).await;
+        }
+        let Some(bytes) = self.store.get(&self.object(place)).await? else { return Ok(None) };
+        let wrong = |error: Error| self.at(error, place).with_hint(WRONG_COPY);
+        text(&bytes).and_then(Snapshot::from_json).map(Some).map_err(wrong)
+    }
+
     fn at(&self, error: Error, path: &str) -> Error {
-        error.context(format!("read `{}`", self.store.name(&self.object(path))))
+        with_way_back(error.context(format!("read `{}`", self.store.name(&self.object(path)))))
+    }
+
+    /// What is there, as something names it.
+    async fn named(&self, path: &str) -> Result<Bytes> {
+        self.store.get_existing(&self.object(path)).await.map_err(with_way_back)
     }
 
     /// Publishes a snapshot by create-if-absent.
@@ -352,6 +375,10 @@ impl LakeTable {
     }
 }
 
+fn with_way_back(error: Error) -> Error {
+    if error.kind() == Kind::Data && error.hint().is_none() { error.with_hint(WAY_BACK) } else { error }
+}
+
 fn text(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|source| Error::data("not UTF-8").with_source(source))
 }
@@ -365,7 +392,11 @@ async fn find_schema(store: &Store, root: &str, id: i64) -> Result<Option<TableS
     let place = format!("{root}/{}", path::schema(id));
     let Some(bytes) = store.get(&place).await? else { return Ok(None) };
     let schema = text(&bytes).and_then(TableSchema::from_json);
-    schema.map(Some).map_err(|error| error.context(format!("read `{}`", store.name(&place))))
+    let wrong = |error: Error| {
+        let error = error.context(format!("read `{}`", store.name(&place)));
+        if error.kind() == Kind::Data { error.with_hint(WRONG_SCHEMA) } else { error }
+    };
+    schema.map(Some).map_err(wrong)
 }
 
 async fn ids(store: &Store, root: &str, folder: &str, prefix: &str) -> Result<Vec<i64>> {

@@ -67,7 +67,7 @@ pub(super) async fn check(pass: &Pass<'_>, live: &Live, found: &mut Findings) ->
 }
 
 async fn count(pass: &Pass<'_>, live: &Live, newest: &Snapshot, tiered: i64, found: &mut Findings) -> Result<()> {
-    let steps = steps(pass, newest).await?;
+    let steps = steps(pass, newest, found).await?;
     standing(pass, &steps, found);
     if pass.context.table.has_primary_key() {
         return Ok(());
@@ -78,7 +78,10 @@ async fn count(pass: &Pass<'_>, live: &Live, newest: &Snapshot, tiered: i64, fou
         return Ok(());
     };
     if !start.whole {
-        found.note(format!("rows are counted against offsets from snapshot {} on: what came before has expired", start.id));
+        found.note(format!(
+            "rows are counted against offsets from snapshot {} on: what came before has expired or can't be read",
+            start.id
+        ));
     }
     pass.progress.enter("counting rows", steps.len());
     let mut foreign = Rows::new();
@@ -165,8 +168,8 @@ impl Step {
     }
 }
 
-/// The snapshots that are there, without a gap below the newest, oldest first.
-async fn steps(pass: &Pass<'_>, newest: &Snapshot) -> Result<Vec<Step>> {
+/// The snapshots that are there, without a gap below the newest, oldest first. One that can't be read is a fault, and a gap.
+async fn steps(pass: &Pass<'_>, newest: &Snapshot, found: &mut Findings) -> Result<Vec<Step>> {
     let lake = &pass.context.lake;
     let mut ids: Vec<i64> = lake.snapshot_ids().await?.into_iter().filter(|id| *id < newest.id).collect();
     let mut due = newest.id;
@@ -178,11 +181,20 @@ async fn steps(pass: &Pass<'_>, newest: &Snapshot) -> Result<Vec<Step>> {
     ids.drain(..ids.len().saturating_sub(keep));
     pass.progress.enter("reading snapshots", ids.len());
     let reads = ids.into_iter().map(|id| async move {
-        let snapshot = lake.snapshot(id).await?;
+        let snapshot = lake.snapshot(id).await;
         pass.progress.step();
-        Ok::<_, Error>(snapshot.map(|snapshot| Step::of(&snapshot, pass)))
+        match snapshot {
+            Ok(snapshot) => Ok((snapshot.map(|snapshot| Step::of(&snapshot, pass)), None)),
+            Err(error) if error.kind() == Kind::Data => {
+                let fault = Fault::new(Check::History, error.chain()).snapshot(id).hint(error.hint().unwrap_or_default());
+                Ok((None, Some(fault)))
+            }
+            Err(error) => Err(error),
+        }
     });
-    let read: Vec<Option<Step>> = stream::iter(reads).buffered(READS_MAX).try_collect().await?;
+    let read: Vec<(Option<Step>, Option<Fault>)> = stream::iter(reads).buffered(READS_MAX).try_collect().await?;
+    let (read, faults): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+    faults.into_iter().flatten().for_each(|fault| found.fault(fault));
     // Expired meanwhile: the oldest go first.
     let gone = read.iter().rposition(Option::is_none).map_or(0, |at| at + 1);
     let mut steps: Vec<Step> = read.into_iter().skip(gone).flatten().collect();

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::{AuditContext, AuditPartition, view};
 use crate::error::{Error, Kind, Result};
+use crate::lake::WAY_BACK;
 use crate::model::{PartitionId, SnapshotId, TableId, TablePath};
 use crate::paimon::{BinaryRow, path};
 use live::Live;
@@ -351,8 +352,7 @@ impl Pass<'_> {
     }
 
     fn roll_back_hint(&self) -> String {
-        "bring the object back from a copy, or roll the lake table back to a snapshot that does not need it (docs/compatibility.md)"
-            .to_owned()
+        WAY_BACK.to_owned()
     }
 
     fn report(&self, live: &Live, read: files::Read, found: Findings) -> Report {

@@ -6,7 +6,7 @@ use super::{SnapshotReport, chosen, partitions_of, print_partitions, snapshot_re
 use crate::cli::End;
 use crate::cli::args::Part;
 use crate::cli::output::{Output, count, time};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lake::LakeTable;
 use crate::paimon::{ManifestEntry, ManifestFile, Snapshot, path};
 
@@ -188,10 +188,7 @@ async fn tags(lake: &LakeTable) -> Result<Vec<Tag>> {
     let mut tags = Vec::new();
     for listed in lake.store().list(&lake.object("tag")).await? {
         let Some(name) = listed.path.rsplit('/').next().and_then(|name| name.strip_prefix("tag-")) else { continue };
-        let Some(bytes) = lake.store().get(&listed.path).await? else { continue };
-        let at = |error: Error| error.context(format!("read `{}`", lake.store().name(&listed.path)));
-        let text = std::str::from_utf8(&bytes).map_err(|source| at(Error::data("not UTF-8").with_source(source)))?;
-        let snapshot = Snapshot::from_json(text).map_err(at)?;
+        let Some(snapshot) = lake.snapshot_at(&format!("tag/tag-{name}")).await? else { continue };
         let rows = snapshot.total_record_count;
         tags.push(Tag { name: name.to_owned(), snapshot: snapshot.id, time_ms: snapshot.time_ms, rows });
     }

@@ -112,7 +112,7 @@ impl LakeTable {
             return Ok((place.clone(), read.map_err(|error| self.at(error, &place))?));
         }
         let held = share.take(u64::try_from(entry.file.file_size).unwrap_or(0)).map_err(|error| self.at(error, &place))?;
-        let bytes = self.store.get_existing(&self.object(&place)).await?;
+        let bytes = self.named(&place).await?;
         if i64::try_from(bytes.len()).ok() != Some(entry.file.file_size) {
             let error = Error::data(format!("file has {} bytes, its manifest says {}", bytes.len(), entry.file.file_size));
             return Err(self.at(error, &place));

@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::SystemTime;
 
-use serde_json::json as value;
+use serde_json::{Value, json as value};
 
 use super::binary::{run, run_unread};
-use super::repair::rolled_back;
+use super::repair::{rolled_back, tiered_twice_and_tagged};
 use super::*;
 
 pub(super) fn everything(folder: &std::path::Path) -> Vec<PathBuf> {
@@ -85,7 +85,43 @@ async fn what_a_tag_a_branch_or_a_changelog_names_is_no_orphan() {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, &text).unwrap();
         assert_eq!(orphans().await, value!([]), "{place}");
+        // What is damaged may name anything.
+        fs::write(&file, &text[..9]).unwrap();
+        let sweep = run(&["orphans", "demo.orders", "--server", &address, "--delete"], None).await;
+        assert_eq!(sweep.code, Some(5), "{sweep:?}");
+        for said in ["nothing can be called an orphan: read `", place, "hint: put the file back as it was"] {
+            assert!(sweep.stderr.contains(said), "`{said}`: {sweep:?}");
+        }
         fs::remove_file(&file).unwrap();
         assert_eq!(orphans().await.as_array().unwrap().len(), 2, "without {place}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn index_files_that_a_snapshot_names_are_no_orphans() {
+    let (stage, path) = tiered_twice_and_tagged().await;
+    let (folder, address) = (stage.folder(&path), stage.address());
+    // Deletion vectors, as Java has written them for a table of its own.
+    let java = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/paimon/pk_deletion_vectors"));
+    let newest: Value = serde_json::from_slice(&fs::read(java.join("snapshot/snapshot-5")).unwrap()).unwrap();
+    let manifest = newest["indexManifest"].as_str().unwrap();
+    fs::create_dir(folder.join("index")).unwrap();
+    let mut copied = vec![format!("manifest/{manifest}")];
+    copied.extend(fs::read_dir(java.join("index")).unwrap().map(|file| format!("index/{}", file.unwrap().file_name().display())));
+    for place in &copied {
+        fs::copy(java.join(place), folder.join(place)).unwrap();
+    }
+    age(&folder);
+    let orphans = async || -> Vec<String> {
+        let ended = run(&["orphans", "demo.orders", "--server", &address, "--json"], None).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.json()[0]["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect()
+    };
+    copied.sort();
+    assert_eq!(orphans().await, copied, "nothing names them");
+    let tag = folder.join("tag/tag-first");
+    let mut text: Value = serde_json::from_slice(&fs::read(&tag).unwrap()).unwrap();
+    text["indexManifest"] = manifest.into();
+    fs::write(&tag, text.to_string()).unwrap();
+    assert_eq!(orphans().await, Vec::<String>::new(), "the tag names them");
 }

@@ -152,7 +152,10 @@ async fn sound_tables_have_no_faults_whatever_has_happened_to_them() {
     }
     let report = verified(&stage, &path, false).await;
     assert_eq!(report.faults, vec![]);
-    assert_eq!(report.notes, ["rows are counted against offsets from snapshot 3 on: what came before has expired"]);
+    assert_eq!(
+        report.notes,
+        ["rows are counted against offsets from snapshot 3 on: what came before has expired or can't be read"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -316,6 +319,18 @@ async fn manifests_and_snapshots_that_contradict_themselves_are_found() {
     assert!(report.faults.iter().all(|fault| fault.check == Check::History && fault.snapshot == Some(2)), "{:#?}", report.faults);
     std::fs::write(root.join("snapshot/snapshot-2"), &text).unwrap();
 
+    // One that is older can't be read: what it holds is no more than a fault of its own.
+    let first = root.join("snapshot/snapshot-1");
+    let whole = std::fs::read(&first).unwrap();
+    for spoilt in [&whole[..whole.len() / 2], &b"\xff"[..], &b"{\"id\": 1}"[..]] {
+        std::fs::write(&first, spoilt).unwrap();
+        let fault = only_fault(&stage, &path, Check::History).await;
+        assert_eq!(fault.snapshot, Some(1), "{fault:?}");
+        assert!(fault.message.contains("snapshot/snapshot-1`: "), "{fault:?}");
+    }
+    std::fs::write(&first, whole).unwrap();
+    assert_eq!(verified(&stage, &path, false).await.faults, []);
+
     // A file that is removed and was never there.
     let never = copied(&lake, 0, "data-never-0.parquet", |entry| entry.kind = EntryKind::Delete).await;
     let rows = never.file.row_count;
@@ -327,6 +342,11 @@ async fn manifests_and_snapshots_that_contradict_themselves_are_found() {
 
     let newest = newest(&lake).await.unwrap();
     std::fs::remove_file(root.join("manifest").join(&newest.delta_manifest_list)).unwrap();
+    let address = stage.address();
+    for command in [&["scan", "demo.orders", "--count"][..], &["orphans", "demo.orders"]] {
+        let ended = run(&[command, &["--server", &address]].concat(), None).await;
+        assert!(ended.code == Some(5) && ended.stderr.contains("hint: bring the object back from a copy"), "{ended:?}");
+    }
     let report = verified(&stage, &path, false).await;
     assert!(
         report.faults.iter().any(|fault| fault.check == Check::Manifest && fault.message.contains("is missing")),
