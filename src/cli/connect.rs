@@ -2,38 +2,51 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::audit::AuditContext;
 use crate::client::Admin;
+use crate::commit;
 use crate::config::Settings;
 use crate::daemon::Service;
 use crate::daemon::backfill::{PartitionSpec, choose};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::fluss::cluster::{Cluster, ClusterOptions};
 use crate::fluss::code::Code;
 use crate::lake::LakeTable;
 use crate::mapping::{self, is_lake_enabled};
 use crate::model::{PartitionId, TableInfo, TablePath};
 use crate::plan::lake_place;
-use crate::round::RoundContext;
+use crate::round::{RoundContext, open_lake};
 use crate::runtime::Runtime;
 use crate::source::TableScan;
 use crate::source::cluster::ClusterSource;
+
+/// Tables beside which the store of a warehouse is tried at the start, until it has answered.
+const PROBED_MAX: usize = 4;
+/// A store that has not answered by then does not keep the service from its start.
+const PROBE_TIME: Duration = Duration::from_secs(10);
 
 /// The cluster that the settings name, which has its lake where they say, if they say so.
 ///
 /// # Errors
 /// As [`reach`]; the first of [`disagreements`].
 pub(super) async fn cluster(settings: &Settings, runtime: &Runtime) -> Result<Cluster> {
+    Ok(with_tables(settings, runtime).await?.0)
+}
+
+/// As [`cluster`], and the tables whose lake is where the settings say; none if these say nothing.
+async fn with_tables(settings: &Settings, runtime: &Runtime) -> Result<(Cluster, Vec<TableInfo>)> {
     let cluster = reach(settings, runtime).await?;
-    let wanted =
-        |tables: Vec<TableInfo>| tables.into_iter().filter(|table| settings.daemon.tables.wants(&table.path)).collect::<Vec<_>>();
-    if !settings.lake.is_empty()
-        && let Some(fault) = disagreements(settings, &wanted(lake_tables(&cluster).await?)).into_iter().next()
-    {
-        return Err(fault);
+    if settings.lake.is_empty() {
+        return Ok((cluster, vec![]));
     }
-    Ok(cluster)
+    let mut tables = lake_tables(&cluster).await?;
+    tables.retain(|table| settings.daemon.tables.wants(&table.path));
+    match disagreements(settings, &tables).into_iter().next() {
+        Some(fault) => Err(fault),
+        None => Ok((cluster, tables)),
+    }
 }
 
 /// The cluster that the settings name.
@@ -127,11 +140,31 @@ pub(super) fn rounds(cluster: &Cluster, settings: &Settings, runtime: &Runtime) 
 /// A tiering service on that cluster.
 ///
 /// # Errors
-/// As [`cluster`].
+/// As [`cluster`]; `Unsupported` when the settings say where the lake is, and that store has no create-if-absent.
 pub(super) async fn service(settings: &Settings, runtime: &Runtime) -> Result<(Cluster, Service)> {
-    let cluster = cluster(settings, runtime).await?;
+    let (cluster, tables) = with_tables(settings, runtime).await?;
+    if settings.lake.contains_key("warehouse") {
+        prove_warehouse(&tables, runtime).await?;
+    }
     let (queue, rounds) = rounds(&cluster, settings, runtime);
     Ok((cluster, Service { queue, rounds, options: settings.daemon.clone() }))
+}
+
+/// Tries the store of a warehouse before any round does, beside the first of its tables that can be reached. What is out of reach, denied
+/// or wrong may be so for one table alone: rounds tell, and hold or retry that one.
+async fn prove_warehouse(tables: &[TableInfo], runtime: &Runtime) -> Result<()> {
+    let proved = async {
+        for table in tables.iter().take(PROBED_MAX) {
+            let Ok((lake, _)) = open_lake(table, runtime).await else { continue };
+            match commit::prove_once(&lake).await {
+                Err(fault) if fault.kind() == Kind::Unsupported => return Err(fault),
+                Err(_) => {}
+                Ok(()) => break,
+            }
+        }
+        Ok(())
+    };
+    runtime.clock.timeout(PROBE_TIME, proved).await.unwrap_or(Ok(()))
 }
 
 /// A table of that cluster and its lake table, as audits look at them: also where rounds would refuse the pair.

@@ -5,6 +5,9 @@ use std::fmt;
 use super::proto::ErrorResponse;
 use crate::error::{Error, Kind};
 
+/// What the line with the way out begins with, in a node's error message.
+const HINT: &str = "hint: ";
+
 /// What a caller may do about a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
@@ -163,12 +166,23 @@ impl Code {
 
     /// The error for a server's `error_code` and `error_message` pair; `None` when the pair tells of success (absent or 0).
     ///
-    /// Of a long message (servers send stack traces) only the first line is kept.
+    /// Of a long message (servers send stack traces) only the first line is kept, and the way out where a node says one ([`Self::text`]).
     #[must_use]
     pub fn refusal(code: Option<i32>, message: Option<&str>) -> Option<Error> {
         let code = Self(code.filter(|code| *code != 0)?);
-        let line = message.and_then(|text| text.lines().next()).map_or("", str::trim);
-        Some(if line.is_empty() { code.error("server refused") } else { code.error(line) })
+        let mut lines = message.unwrap_or_default().lines();
+        let line = lines.next().map_or("", str::trim);
+        let error = if line.is_empty() { code.error("server refused") } else { code.error(line) };
+        Some(match lines.next().and_then(|line| line.strip_prefix(HINT)) {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        })
+    }
+
+    /// What a server says of an error: all its levels, and in a line of its own the way out, if one is known.
+    #[must_use]
+    pub fn text(error: &Error) -> String {
+        error.hint().map_or_else(|| error.chain(), |hint| format!("{}\n{HINT}{hint}", error.chain()))
     }
 
     /// The code that a server answers an error with.
@@ -190,7 +204,7 @@ impl fmt::Display for Code {
 
 impl From<&Error> for ErrorResponse {
     fn from(error: &Error) -> Self {
-        Self { error_code: Code::of(error).0, error_message: Some(error.chain()) }
+        Self { error_code: Code::of(error).0, error_message: Some(Code::text(error)) }
     }
 }
 
@@ -224,5 +238,16 @@ mod tests {
     fn an_error_without_code_is_answered_as_minus_one() {
         assert_eq!(ErrorResponse::from(&Error::internal("x")).error_code, -1);
         assert_eq!(ErrorResponse::from(&Code::TABLE_NOT_EXIST.error("x")).error_code, 7);
+    }
+
+    #[test]
+    fn a_way_out_reaches_the_client_apart_from_what_went_wrong() {
+        let answer = ErrorResponse::from(&Error::invalid("denied").with_hint("ask for the right").context("create"));
+        let error = Code::refusal(Some(answer.error_code), answer.error_message.as_deref()).unwrap();
+        assert_eq!(
+            (error.chain().as_str(), error.hint()),
+            ("create: denied (error -1 UnknownServerError)", Some("ask for the right"))
+        );
+        assert_eq!(Code::refusal(Some(7), Some("gone")).unwrap().hint(), None);
     }
 }

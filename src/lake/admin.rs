@@ -58,7 +58,7 @@ impl Warehouse {
         if !storage::is_there(url)? {
             return Ok(None);
         }
-        let options = StoreOptions { options: options.clone(), ..StoreOptions::default() };
+        let options = StoreOptions { options: options.clone(), own: runtime.stores.options(), ..StoreOptions::default() };
         let store = storage::open(url, &options)?.with_fail_points(runtime.fail.clone());
         Ok(Some(Self::new(store, runtime)))
     }

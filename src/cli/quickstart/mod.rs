@@ -23,6 +23,7 @@ use crate::model::{Partition, RoundOutcome, RoundSummary, TablePath};
 use crate::node::{Node, NodeOptions};
 use crate::round::open_lake;
 use crate::runtime::Runtime;
+use crate::storage::{self, StoreOptions};
 use orders::{Orders, table};
 
 /// Rows written into each partition of the first round, and into the new one of the second.
@@ -69,6 +70,14 @@ struct ReadWith {
 }
 
 pub(super) async fn run(args: &args::Quickstart, runtime: Runtime, output: &mut Output) -> Result<(), End> {
+    if let Some(url) = &args.warehouse {
+        // Of what a node can't reach its clients hear less.
+        let options = StoreOptions { own: runtime.stores.options(), ..StoreOptions::default() };
+        storage::open(url, &options)?
+            .size("lakeward-quickstart")
+            .await
+            .map_err(|error| error.context(format!("use the warehouse `{url}`")))?;
+    }
     let home = Home::make(args.dir.as_deref(), &runtime)?;
     let mut options = NodeOptions::new(home.path.join("node"));
     options.warehouse = Some(args.warehouse.clone().unwrap_or_else(|| home.path.join("lake").display().to_string()));

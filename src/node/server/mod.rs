@@ -314,7 +314,7 @@ fn encoded<M: Message>(answer: Result<M>) -> Result<Bytes> {
 
 /// Code and text of an error inside an answer.
 fn told(error: &Error) -> (Option<i32>, Option<String>) {
-    (Some(Code::of(error).0), Some(error.chain()))
+    (Some(Code::of(error).0), Some(Code::text(error)))
 }
 
 pub(super) fn advertised(text: Option<&str>, address: SocketAddr) -> Result<PbServerNode> {

@@ -162,7 +162,13 @@ impl Fault {
             Self::Lost(words) if words.contains("(Connect)") => {
                 return Some("is the store up, and `s3.endpoint` its address as seen from here?".to_owned());
             }
-            Self::Lost(_) | Self::Credentials { .. } | Self::Odd(_) => return None,
+            Self::Credentials { .. } => {
+                return Some(
+                    "`s3.credentials` says where credentials come from; keys of your own are `s3.access_key_id` and `s3.secret_access_key`"
+                        .to_owned(),
+                );
+            }
+            Self::Lost(_) | Self::Odd(_) => return None,
         };
         Some(match (status, code.as_str()) {
             (_, "NoSuchBucket") => "make the bucket, or see the warehouse's URL".to_owned(),

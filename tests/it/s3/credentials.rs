@@ -185,9 +185,12 @@ async fn a_source_of_credentials_that_turns_us_away_is_named() {
             vec!["InvalidAccessKeyId", "does not know these keys"],
         ),
     ] {
-        let ended = command(&server, &["inspect", "s3://lake/w/demo.db/orders"], &variables).await;
-        assert_eq!(ended.code, Some(2), "{variables:?}: {ended:?}");
-        assert!(words.iter().all(|word| ended.stderr.contains(word)), "{words:?}: {ended:?}");
+        for args in [&["inspect", "s3://lake/w/demo.db/orders"][..], &["quickstart", "--warehouse", "s3://lake/w"]] {
+            let ended = command(&server, args, &variables).await;
+            assert_eq!(ended.code, Some(2), "{variables:?}: {ended:?}");
+            assert!(words.iter().all(|word| ended.stderr.contains(word)), "{words:?}: {ended:?}");
+            assert!(ended.stderr.contains("\nhint: ") && ended.stdout.is_empty(), "{ended:?}");
+        }
     }
     assert_eq!(server.keys(), [""; 0]);
 }
