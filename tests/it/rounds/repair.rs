@@ -4,12 +4,14 @@ use std::fs;
 
 use lakeward::catalog;
 use lakeward::lake::Warehouse;
+use lakeward::paimon::EntryKind;
 use serde_json::{Value, json as value};
 
-use super::binary::{Ended, run};
+use super::binary::{Ended, Running, run};
 use super::orphans::{age, everything};
 use super::rescale::assert_each_row_is_in_its_bucket;
 use super::sync::plain;
+use super::verify::{commit, copied};
 use super::*;
 
 impl Stage {
@@ -372,6 +374,39 @@ async fn rewrites_and_rounds_that_race_end_with_each_row_once() {
         overwrites += usize::from(lake.snapshot(id).await.unwrap().unwrap().commit_kind == "OVERWRITE");
     }
     assert_eq!(overwrites, 1, "the slower one had nothing left to do");
+}
+
+/// Standing before its second file, and before its manifest, when it has looked at what is live.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rewrite_that_a_compaction_overtakes_begins_anew_and_leaves_nothing_of_its_first_try() {
+    for write in [3, 6] {
+        let (stage, path) = other_count().await;
+        let lake = stage.lake(&path).await;
+        let address = stage.address();
+        let args = [&["repair", REWRITE, "demo.orders", "--server", &address][..], &OF_A].concat();
+        let mut rewrite = Running::failing(&args, &format!("store.before_write=stop@{write}"));
+        until(&stage.runtime, "the rewrite stands", async || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", rewrite.id())).unwrap();
+            assert!(rewrite.try_wait().is_none(), "it never came to write {write}");
+            stat.rsplit(')').next()?.trim().starts_with('T').then_some(())
+        })
+        .await;
+        let before = lake.live_entries(&newest(&lake).await.unwrap(), None).await.unwrap().swap_remove(0);
+        let compacted = copied(&lake, 0, "data-compacted-0.parquet", |_| {}).await;
+        let gone = ManifestEntry { kind: EntryKind::Delete, ..before };
+        assert_eq!(commit(&lake, "a-compactor", "COMPACT", vec![gone, compacted], &[]).await.id, 2);
+        rewrite.signal("CONT");
+        assert_eq!(tokio::task::spawn_blocking(|| rewrite.wait()).await.unwrap(), Some(0));
+        let newest = stage.newest(&path).await.unwrap();
+        assert_eq!((newest.id, newest.commit_kind.as_str()), (3, "OVERWRITE"), "{write}");
+        assert_whole(&stage, &path, 0..100).await;
+        assert_eq!(stage.pins(&path).await, 1, "{write}");
+        let orphans = run(&["orphans", "demo.orders", "--server", &address, "--older-than", "0s", "--json"], None).await;
+        let orphans = &orphans.json()[0];
+        assert_eq!((&orphans["files"], &orphans["young"]), (&value!([]), &value!(0)), "{write}");
+        assert_eq!(stage.tier().await, [Some(4)]);
+        assert_whole(&stage, &path, 0..200).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
