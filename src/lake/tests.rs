@@ -146,6 +146,7 @@ async fn golden_primary_key_tables_are_merged_as_java_merges_them() {
         ("paimon", "pk_rescaled"),
         ("paimon", "pk_key_types"),
         ("paimon", "pk_changelog_input"),
+        ("paimon", "pk_evolved"),
         ("fluss-lake", "pk"),
         ("fluss-lake", "pk_part"),
     ] {

@@ -128,11 +128,16 @@ def types(world):
 
 
 @case("pk-read-partitions", "a partitioned table whose partitions have 2, 4 and 3 buckets: rows, totals and the changelog that Java reads are those of the log, −U of each update in its place; "
-                            "compaction by Java partition by partition, a round on top of it")
+                            "compaction by Java partition by partition, a round on top of it; the same of a table whose log has no −U (`changelog.image` WAL)")
 def partitions(world):
     node = world.node()
     client = world.client(node.address)
-    table = Keyed(world, node, client, "pk.parts", [("id", "BIGINT"), ("day", "DATE"), ("region", "STRING"), ("k", "INT"), ("v", "STRING")], ["region", "day", "k"], ["day", "region"])
+    return "; ".join(in_partitions(world, node, client, image) for image in ("full", "wal"))
+
+
+def in_partitions(world, node, client, image):
+    columns, properties = [("id", "BIGINT"), ("day", "DATE"), ("region", "STRING"), ("k", "INT"), ("v", "STRING")], {**LAKE, "table.changelog.image": image}
+    table = Keyed(world, node, client, f"pk.parts_{image}", columns, ["region", "day", "k"], ["day", "region"], properties=properties)
     days = ["2024-02-28", "2024-02-29", "2024-03-01"]
 
     def changes(day, step):
@@ -172,14 +177,17 @@ def partitions(world):
         for row in java.ask("read", kinds=True, options=options):
             read[str(row[2:5])].append(row)
     same(sorted(read.items()), sorted(logged.items()), "changelog of each key")
-    check(any(kind == "-U" for rows in logged.values() for kind, *_ in rows), "the log has no −U")
+    check(any(kind == "-U" for rows in logged.values() for kind, *_ in rows) == (image == "full"), f"whether the log has −U, with image {image}")
+    check(any(kind == "+U" for rows in logged.values() for kind, *_ in rows), "the log has no +U")
+    if image == "wal":
+        return f"{image}: {sum(map(len, logged.values()))} records in the log, {newest} snapshots"
     filters_hold(world, table.folder, lake_columns(table.columns), table.rows, UNABLE + [("Java Paimon 1.3.1", "*", "*", "*")])
     table.compact()
     rows_equal(world, table.folder, table.rows)
     table.change(changes(days[0], 1) + changes(days[2], 2))
     world.rounds_until(node.address, [table.name])
     rows_equal(world, table.folder, table.rows)
-    return f"{sum(map(len, logged.values()))} records in the log, {newest} snapshots"
+    return f"{image}: {sum(map(len, logged.values()))} records in the log, {newest} snapshots"
 
 
 OPTIONS = {

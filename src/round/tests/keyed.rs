@@ -4,6 +4,7 @@ use super::*;
 use crate::lake::SchemaChange;
 use crate::model::{BucketKey, ChangeKind, LakeOffsets, PartitionId};
 use crate::paimon::Snapshot;
+use crate::source::memory::Fault;
 use ChangeKind::{Delete, Insert, UpdateAfter, UpdateBefore};
 
 /// `id` and `day` are the key, `day` the partition column.
@@ -399,7 +400,7 @@ fn lost(times: u32) -> Faults {
     Faults::scripted(move |act, _| {
         (act == "next_state" && left > 0).then(|| {
             left -= 1;
-            crate::source::memory::Fault::Before
+            Fault::Before
         })
     })
 }
@@ -442,6 +443,29 @@ async fn a_state_that_has_begun_is_read_to_its_end_whatever_the_limits_say() {
         let summary = world.limited(Limits { bytes_max: Some(1), ..Limits::default() }).await.unwrap();
         assert_eq!((summary.rows, summary.cut), (6, round < 3), "one whole bucket a round");
         assert_eq!(world.known().await.0.len(), round);
+        assert_eq!(world.shown().await.len(), 6 * round);
+    }
+    assert_eq!(world.shown().await, world.expected().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_that_is_slower_than_the_deadline_is_committed_whole_and_the_next_waits_for_its_round() {
+    let mut world = Keyed::new(2, &[]).await;
+    world.context.options.read.bucket_bytes = 1;
+    world.context.options.splits_max = 1;
+    let a = world.partition("a");
+    for bucket in 0..2 {
+        world.put(&a, bucket, MANY).await;
+    }
+    let page = Duration::from_secs(120);
+    world.through(Faults::scripted(move |act, _| (act == "next_state").then_some(Fault::Slow(page))));
+    let clock = world.context.runtime.clock.clone();
+    for round in 1..=2_usize {
+        let began = clock.moment();
+        let deadline = Some(began + Duration::from_secs(5));
+        let summary = world.limited(Limits { deadline, ..Limits::default() }).await.unwrap();
+        assert!(clock.moment() - began > 2 * page, "it took {:?}", clock.moment() - began);
+        assert_eq!((summary.rows, summary.cut), (6, round < 2), "one whole bucket a round");
         assert_eq!(world.shown().await.len(), 6 * round);
     }
     assert_eq!(world.shown().await, world.expected().await);
