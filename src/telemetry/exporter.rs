@@ -106,6 +106,7 @@ fn show_zeroes() {
         metric.describe();
         let values: Vec<&str> = match metric.label {
             Some("outcome") => vec!["committed", "idle", "gone"],
+            Some("kind") if metric.name == metrics::CHANGES.name => vec!["insert", "update", "delete"],
             Some("kind") => Kind::ALL.iter().map(|kind| kind.as_str()).collect(),
             Some("operation") => vec!["delete", "get", "head", "list", "put", "upload"],
             Some(_) => vec![],

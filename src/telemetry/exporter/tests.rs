@@ -94,6 +94,11 @@ fn each_other_event_moves_its_own_counter_and_no_other() {
         ("tiering_heartbeat_failed_total", &|| HeartbeatFailed { error, pause: Duration::from_secs(1) }.emit()),
     ];
     let before = counted(|| {}).0.render();
+    let of_changes =
+        |line: &str| line.strip_prefix("tiering_written_changes_total{kind=\"")?.strip_suffix("\"} 0").map(str::to_owned);
+    let mut kinds: Vec<String> = before.lines().filter_map(of_changes).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["delete", "insert", "update"], "and none of errors");
     for (series, emit) in events {
         assert_eq!(value(&before, series), Some(0.0), "{series} shows before anything happens");
         let after = counted(emit).0.render();
