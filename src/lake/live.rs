@@ -13,7 +13,7 @@ use crate::model::{DataType, Datum};
 use crate::paimon::manifest::{decode_entries, decode_index_names, decode_list};
 use crate::paimon::merge::{FileIdentity, merge_entries};
 use crate::paimon::{BinaryRow, EntryKind, ManifestEntry, ManifestFile, Snapshot, path};
-use crate::runtime::Permit;
+use crate::runtime::{Budget, Permit};
 
 /// What the entries of a manifest take in memory, as a multiple of the manifest, about.
 const EXPANSION: usize = 16;
@@ -219,7 +219,7 @@ impl LakeTable {
         manifests.retain(|manifest| pruning.wants(manifest));
         let deletes = manifests.iter().any(|manifest| manifest.num_deleted_files != 0);
         let read = async |manifest: ManifestFile| {
-            let permit = self.room_for([&manifest]).await;
+            let permit = room_for(&self.runtime.aside.scans, [&manifest]).await;
             self.read_manifest(&manifest.file_name).await.map(|entries| (entries, permit))
         };
         // Each takes its place in the queue for memory in its turn, so the first never waits for one behind it.
@@ -239,13 +239,12 @@ impl LakeTable {
         }
         Ok(())
     }
+}
 
-    /// Waits for memory for these manifests and their entries. Who has it must not ask again.
-    pub(super) async fn room_for(&self, manifests: impl IntoIterator<Item = &ManifestFile>) -> Permit {
-        let bytes = manifests.into_iter().map(|manifest| usize::try_from(manifest.file_size).unwrap_or(0));
-        let bytes = bytes.fold(0_usize, usize::saturating_add).saturating_mul(EXPANSION);
-        self.runtime.aside.scans.acquire(bytes).await
-    }
+/// Waits for memory for these manifests and their entries. Who has it must not ask again.
+pub(super) async fn room_for(budget: &Budget, manifests: impl IntoIterator<Item = &ManifestFile>) -> Permit {
+    let bytes = manifests.into_iter().map(|manifest| usize::try_from(manifest.file_size).unwrap_or(0));
+    budget.acquire(bytes.fold(0_usize, usize::saturating_add).saturating_mul(EXPANSION)).await
 }
 
 /// Collects live partitions. Identities are kept only where files are removed: on most append tables none ever is.

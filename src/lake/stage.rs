@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::live::room_for;
 use super::{LakeTable, Names};
 use crate::error::{Error, Result};
 use crate::model::{DataType, Datum};
@@ -173,11 +174,11 @@ impl LakeTable {
             Merge::Minor(groups) => {
                 let bytes = |group: &&[ManifestFile]| group.iter().map(|manifest| manifest.file_size).sum::<i64>();
                 let largest = groups.iter().filter_map(|group| manifests.get(group.clone())).max_by_key(bytes);
-                self.room_for(largest.unwrap_or_default()).await
+                room_for(&self.runtime.aside.merges, largest.unwrap_or_default()).await
             }
             Merge::Full(marked) => {
                 let marked = manifests.iter().zip(marked).filter(|(_, marked)| **marked);
-                self.room_for(marked.map(|(manifest, _)| manifest)).await
+                room_for(&self.runtime.aside.merges, marked.map(|(manifest, _)| manifest)).await
             }
         };
         match planned {

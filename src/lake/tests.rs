@@ -11,7 +11,7 @@ use super::*;
 use crate::error::Kind;
 use crate::model::TypeKind;
 use crate::paimon::{BinaryRow, DataFile, EntryKind, ManifestEntry, SimpleStats};
-use crate::storage::{StoreOptions, open};
+use crate::storage::{Fault, Faults, StoreOptions, open};
 
 fn runtime() -> Runtime {
     Runtime::simulated(7, 1_700_000_000_000, 1 << 20)
@@ -320,6 +320,42 @@ async fn hundreds_of_commits_keep_every_file_in_order_and_the_lists_short() {
     assert_eq!(facts.max_sequence, BTreeMap::from([(1, 399 + 9)]));
 }
 
+#[tokio::test(start_paused = true)]
+async fn whoever_scans_manifests_does_not_wait_for_the_merge_of_another_table() {
+    let (store, runtime) = (Store::in_memory(), runtime());
+    let warehouse = Warehouse::new(store.clone(), runtime.clone());
+    let mut tables = Vec::new();
+    for name in ["merged", "scanned"] {
+        assert!(warehouse.create_table("demo", name, &schema(&[("manifest.merge-min-count", "3")])).await.unwrap());
+        let lake = warehouse.table("demo", name).await.unwrap().unwrap();
+        for number in 0..3 {
+            commit(&lake, (0..40).map(|file| entry(EntryKind::Add, "a", 40 * number + file)).collect()).await;
+        }
+        tables.push((lake.newest_snapshot().await.unwrap().1.unwrap(), lake));
+    }
+    let hangs = |act: &str, path: &str| {
+        let manifest = path.contains("/manifest-") && !path.contains("/manifest-list-");
+        (act == "get" && manifest).then_some(Fault::Hang)
+    };
+    let faulty = Warehouse::new(store.with_faults(Faults::scripted(hangs)), runtime.clone());
+    let merged = faulty.table("demo", "merged").await.unwrap().unwrap();
+    let parent = tables[0].0.clone();
+    let merge = tokio::spawn(async move {
+        let delta = merged.write_delta(vec![entry(EntryKind::Add, "a", 500)], vec![]).await.unwrap();
+        merged.stage(Some(&parent), &delta, true).await.map(|_| ())
+    });
+    while runtime.aside.used() == 0 && !merge.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    let (newest, scanned) = &tables[1];
+    let found = runtime.clock.timeout(std::time::Duration::from_secs(3600), names(scanned, newest)).await;
+    assert_eq!(found.map(|found| found.len()), Some(120));
+    let held = &runtime.aside.merges;
+    assert!(!merge.is_finished());
+    assert_eq!(held.used(), held.total(), "all that a merge may have is taken");
+    merge.abort();
+}
+
 #[tokio::test]
 async fn an_empty_commit_and_the_first_one_have_the_forms_of_the_specification() {
     let lake = table(&[]).await;
@@ -558,7 +594,6 @@ async fn columns_are_added_with_fresh_ids_at_the_end_or_before_another() {
 
 #[tokio::test]
 async fn a_lost_race_for_a_schema_is_decided_afresh() {
-    use crate::storage::{Fault, Faults};
     let store = Store::in_memory();
     assert!(Warehouse::new(store.clone(), runtime()).create_table("d", "t", &schema(&[])).await.unwrap());
     // Our create of schema-1 does its work but its reply is lost; the second call finds nothing to do.

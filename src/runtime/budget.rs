@@ -136,29 +136,35 @@ pub struct SetAside {
     pub encodes: Budget,
     /// Parts on their way to an object store, where the rows' own permits don't cover them.
     pub uploads: Budget,
-    /// Manifests that are read, and their entries while they are merged.
+    /// Manifests that are read, and their entries.
     pub scans: Budget,
+    /// The same for the one merge at a time: it may last, and whoever scans waits for no merge.
+    pub merges: Budget,
 }
 
 impl SetAside {
     /// What belongs beside `rows` bytes of rows in flight.
     #[must_use]
     pub fn beside(rows: usize) -> Self {
-        let part = rows / 24;
+        let part = rows / 48;
         let of = |parts: usize| Budget::new(part.saturating_mul(parts));
-        Self { sorts: of(4), encodes: of(2), uploads: of(1), scans: of(1) }
+        Self { sorts: of(8), encodes: of(4), uploads: of(2), scans: of(1), merges: of(1) }
     }
 
     /// Total bytes.
     #[must_use]
     pub fn total(&self) -> usize {
-        [&self.sorts, &self.encodes, &self.uploads, &self.scans].into_iter().map(Budget::total).sum()
+        self.all().into_iter().map(Budget::total).sum()
     }
 
     /// Bytes taken now.
     #[must_use]
     pub fn used(&self) -> usize {
-        [&self.sorts, &self.encodes, &self.uploads, &self.scans].into_iter().map(Budget::used).sum()
+        self.all().into_iter().map(Budget::used).sum()
+    }
+
+    const fn all(&self) -> [&Budget; 5] {
+        [&self.sorts, &self.encodes, &self.uploads, &self.scans, &self.merges]
     }
 }
 
