@@ -464,15 +464,21 @@ mod tests {
         large(100, 130_000_000).unwrap_err();
     }
 
-    #[test]
-    fn a_codec_that_is_not_read_is_named() {
-        let rows = RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from(vec![1])) as ArrayRef)]).unwrap();
+    /// A file of these rows, and its footer.
+    fn written(rows: &RecordBatch) -> (Bytes, ParquetMetaData) {
         let mut bytes = Vec::new();
         let mut writer = ArrowWriter::try_new(&mut bytes, rows.schema(), None).unwrap();
-        writer.write(&rows).unwrap();
+        writer.write(rows).unwrap();
         writer.close().unwrap();
         let bytes = Bytes::from(bytes);
         let footer = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
+        (bytes, footer)
+    }
+
+    #[test]
+    fn a_codec_that_is_not_read_is_named() {
+        let rows = RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from(vec![1])) as ArrayRef)]).unwrap();
+        let (bytes, footer) = written(&rows);
         for (codec, name) in [
             (Compression::GZIP(parquet::basic::GzipLevel::default()), "`GZIP`"),
             (Compression::BROTLI(parquet::basic::BrotliLevel::default()), "`BROTLI`"),
@@ -491,12 +497,7 @@ mod tests {
     fn a_dictionary_is_looked_for_where_the_footer_says_also_behind_the_data() {
         let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
         let rows = RecordBatch::try_from_iter([("n", numbers)]).unwrap();
-        let mut bytes = Vec::new();
-        let mut writer = ArrowWriter::try_new(&mut bytes, rows.schema(), None).unwrap();
-        writer.write(&rows).unwrap();
-        writer.close().unwrap();
-        let bytes = Bytes::from(bytes);
-        let footer = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
+        let (bytes, footer) = written(&rows);
         check(&bytes, &footer, &ProjectionMask::all()).unwrap();
         let group = footer.row_group(0).clone();
         let column = group.column(0).clone();
