@@ -1,17 +1,19 @@
 //! Seconds on a core per million rows, beside the floor measured in the same run (architecture.md 6).
 //!
 //! The row is the 12-column one of the cluster kit (`Produce.java`): about 140 bytes, ZSTD-compressed record batches. Three tables: a log;
-//! a primary key of one integer; one of a text and an integer (`pipeline/log.rs`). All steps take turns, the fastest turn of each counts.
+//! a primary key of one integer; one of a text and an integer (`pipeline/log.rs`). All steps take turns.
+//! A core of a virtual machine is up to a third slower from one second to the next, so ratios are made within a turn; what is told is the middle of all turns.
 //!
-//! **Floor** = what nobody can do without (`pipeline/floor.rs`): checksum and decode; with a primary key sort and `take`; encode with
+//! **Floor** = what nobody can do without (`pipeline/floor.rs`), bucket by bucket as a round has to: checksum and decode; with a primary key sort and `take`; encode with
 //! parquet's own `ArrowWriter`, zstd, and (*tuned*) the encodings that our files have, in the columns that a file has to have. With changelog files
 //! all rows are taken and encoded, and the newest of each key once more.
+//! **Files** = our files written anew and synced, by `write` alone: where a host takes free pages back, new ones are dear (docs/performance.md).
 //! **Write stage** = the same bytes, decoded, through the write stage, statistics and metadata included, on one thread.
 //! **Round** = a whole round over all cores: a node in this process serves the log over the wire, the rows end in a committed snapshot on the
 //! local disk. What the node's threads take is told apart.
 //!
 //! `cargo bench --bench pipeline` runs criterion and then the report; `-- --report [TABLE]` the report alone (`log`, `'primary key: integer'`, …); `-- --columns` what each column costs;
-//! `-- --profile log|key|composite [stage]` rounds, or the write stage, over and over, for a profiler.
+//! `-- --profile TABLE [stage]` a long round, or the write stage over and over, for a profiler.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 #[path = "pipeline/cluster.rs"]
@@ -24,13 +26,14 @@ mod kit;
 mod log;
 
 use std::hint::black_box;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow_array::RecordBatch;
+use arrow_array::{RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
 use bytes::Bytes;
-use cluster::{Cluster, core_seconds};
+use cluster::Cluster;
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
 use lakeward::fluss::record::Compression;
 use lakeward::model::{Field, RoundId, RoundSummary};
@@ -39,9 +42,10 @@ use lakeward::runtime::Runtime;
 use lakeward::storage::Store;
 use lakeward::write::{BucketTarget, BucketWriter, WriteContext, WriteOptions};
 use log::{BATCH_ROWS, BUCKET, Changes, Log};
+use rustix::time::{ClockId, clock_gettime};
 
 const ROWS: i64 = 500_000;
-const TURNS: usize = 5;
+const TURNS: usize = 11;
 const ZSTD: Compression = Compression::Zstd(3);
 
 /// The files that the write stage makes of rows of `fields`, on one thread, in memory.
@@ -120,13 +124,16 @@ fn columns() {
         let file = ours().concat();
         let tuned = floor::tuned(file.clone().into());
         let encode = || floor::encode(&tuned, rows.iter().cloned());
-        let (mut least, mut mine) = (f64::INFINITY, f64::INFINITY);
-        for _ in 0..TURNS {
-            turn(&mut least, encode);
-            turn(&mut mine, ours);
-        }
+        let (least, mine): (Vec<f64>, Vec<f64>) = (0..TURNS).map(|_| (measured(encode), measured(ours))).unzip();
         let nanos = |seconds: f64| seconds * 1e9 / per_row();
-        println!("{:<10} {:>12.1} {:>12.1} {:>12} {:>12}", fields[0].name, nanos(least), nanos(mine), encode(), file.len());
+        println!(
+            "{:<10} {:>12.1} {:>12.1} {:>12} {:>12}",
+            fields[0].name,
+            nanos(median(least)),
+            nanos(median(mine)),
+            encode(),
+            file.len()
+        );
     }
 }
 
@@ -141,116 +148,153 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Keeps the core seconds of the fastest turn: noise only ever adds.
-fn turn<T>(fastest: &mut f64, work: impl FnOnce() -> T) -> T {
-    let start = now();
-    // Nanoseconds that this thread has been on a core; wall time where Linux does not tell.
-    let seconds = || {
-        let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-        let nanos = told.and_then(|text| text.split(' ').next()?.parse().ok());
-        nanos.map_or_else(|| start.elapsed(), Duration::from_nanos).as_secs_f64()
-    };
-    let before = seconds();
-    let done = black_box(work());
-    *fastest = fastest.min(seconds() - before);
-    done
+/// Core seconds, to the nanosecond (what `/proc` tells of a running thread is whole ticks of the scheduler).
+fn seconds_of(clock: ClockId) -> f64 {
+    Duration::try_from(clock_gettime(clock)).unwrap().as_secs_f64()
+}
+
+/// Core seconds that this thread needs for `work`.
+fn measured<T>(work: impl FnOnce() -> T) -> f64 {
+    let before = seconds_of(ClockId::ThreadCPUTime);
+    black_box(work());
+    seconds_of(ClockId::ThreadCPUTime) - before
+}
+
+/// The middle of what the turns measured.
+fn median(mut turns: Vec<f64>) -> f64 {
+    turns.sort_by(f64::total_cmp);
+    turns.swap_remove(turns.len() / 2)
 }
 
 fn line(name: &str, seconds: f64) {
     println!("  {name:<42} {:>7.3} s per million rows {:>10.0} rows/s", seconds * 1e6 / per_row(), per_row() / seconds);
 }
 
+/// What one turn measured: core seconds, and the wall of its round.
+struct Turn {
+    decode: f64,
+    sort: f64,
+    take: f64,
+    plain: f64,
+    tuned: f64,
+    stage: f64,
+    files: f64,
+    service: f64,
+    node: f64,
+    wall: f64,
+}
+
+impl Turn {
+    fn floor(&self) -> f64 {
+        self.decode + self.sort + self.take + self.tuned
+    }
+
+    fn round(&self) -> f64 {
+        self.service + self.node
+    }
+}
+
 /// Ours beside the floor: one kind of table.
 fn report(name: &str, key: &'static [usize], changelog: bool) {
-    let log = Log::new(key, ZSTD);
-    let arrow = &log.schema.arrow;
+    let logs = Log::buckets(key, ZSTD);
     let options: &[(&str, &str)] = if changelog { &[("changelog-producer", "input")] } else { &[] };
+    let sort = |log: &Log| floor::sort(&log.schema.arrow, key, &log.decoded);
+    let sorted: Vec<_> = if key.is_empty() { vec![] } else { logs.iter().map(sort).collect() };
     // What is to be encoded: the log's batches, or what sorting makes of them.
-    let (mut every, mut newest) = (None, None);
-    let mut files: Vec<Vec<RecordBatch>> = vec![log.rows().collect()];
-    if !key.is_empty() {
-        let (all, [by_key, of_key]) = floor::sort(arrow, key, &log.decoded);
-        let cut = |rows: RecordBatch| {
-            let count = rows.num_rows();
-            (0..count).step_by(BATCH_ROWS).map(|from| rows.slice(from, BATCH_ROWS.min(count - from))).collect::<Vec<_>>()
+    let files: Vec<Vec<RecordBatch>> = if key.is_empty() {
+        logs.iter().map(|log| log.rows().collect()).collect()
+    } else {
+        let files = |(log, (all, [by_key, of_key])): (&Log, &(RecordBatch, [UInt32Array; 2]))| {
+            let orders = if changelog { vec![by_key, of_key] } else { vec![of_key] };
+            let rows = orders.into_iter().map(|order| floor::file_rows(all, key, &log.decoded, order));
+            let cut = |rows: RecordBatch| {
+                let count = rows.num_rows();
+                (0..count).step_by(BATCH_ROWS).map(|from| rows.slice(from, BATCH_ROWS.min(count - from))).collect::<Vec<_>>()
+            };
+            rows.map(cut).collect::<Vec<_>>()
         };
-        let orders = if changelog { vec![&by_key, &of_key] } else { vec![&of_key] };
-        files = orders.into_iter().map(|order| cut(floor::file_rows(&all, key, &log.decoded, order))).collect();
-        (every, newest) = (changelog.then_some((all.clone(), by_key)), Some((all, of_key)));
-    }
-    let ours = write_stage(log.fields(), log.names(), options, log.decoded.iter().cloned());
-    let (plain, tuned) = (floor::plain(), floor::tuned(ours.first().unwrap().clone()));
+        logs.iter().zip(&sorted).flat_map(files).collect()
+    };
+    let stage = |log: &Log| write_stage(log.fields(), log.names(), options, log.decode());
+    let written: Vec<Bytes> = logs.iter().flat_map(stage).collect();
+    let (plain, tuned) = (floor::plain(), floor::tuned(written.first().unwrap().clone()));
     let encode = |properties| files.iter().map(|rows| floor::encode(properties, rows.iter().cloned())).sum::<usize>();
 
     let mut cluster = Cluster::new(key, changelog);
-    let [mut decode, mut sort, mut take, mut by_plain, mut by_tuned, mut stage] = [f64::INFINITY; 6];
-    let (mut wall, mut round, mut summary) = (f64::INFINITY, [f64::INFINITY; 2], None);
-    for _ in 0..TURNS {
-        turn(&mut decode, || log.decode().count());
-        if let Some((all, of_key)) = &newest {
-            turn(&mut sort, || floor::sort(arrow, key, &log.decoded));
-            // By key once, then picked: what changelog files need beside it is a filter.
-            let (all, order) = every.as_ref().map_or((all, of_key), |(all, by_key)| (all, by_key));
-            turn(&mut take, || take_record_batch(all, order).unwrap());
-        }
-        turn(&mut by_plain, || encode(&plain));
-        turn(&mut by_tuned, || encode(&tuned));
-        turn(&mut stage, || write_stage(log.fields(), log.names(), options, log.decode()));
-        cluster.fill(ROWS);
-        let (start, before) = (now(), core_seconds());
-        summary = Some(cluster.round());
-        wall = wall.min(start.elapsed().as_secs_f64());
-        let took = core_seconds().iter().zip(before).map(|(after, before)| after - before).collect::<Vec<_>>();
-        if took.iter().sum::<f64>() < round.iter().sum() {
-            round.copy_from_slice(&took);
-        }
-    }
-    if key.is_empty() {
-        (sort, take) = (0.0, 0.0);
-    }
+    let mut summary = None;
+    let dir = tempfile::tempdir().unwrap();
+    let turns: Vec<Turn> = (0..TURNS)
+        .map(|turn| {
+            let decode = measured(|| logs.iter().map(|log| log.decode().count()).sum::<usize>());
+            let [sort, take] = if key.is_empty() {
+                [0.0; 2]
+            } else {
+                // By key once, then picked: what changelog files need beside it is a filter.
+                let take = |(all, [by_key, of_key]): &(RecordBatch, [UInt32Array; 2])| {
+                    drop(black_box(take_record_batch(all, if changelog { by_key } else { of_key }).unwrap()));
+                };
+                [measured(|| logs.iter().for_each(|log| drop(black_box(sort(log))))), measured(|| sorted.iter().for_each(take))]
+            };
+            let [plain, tuned] = [&plain, &tuned].map(|properties| measured(|| encode(properties)));
+            let stage = measured(|| logs.iter().for_each(|log| drop(black_box(stage(log)))));
+            let files = measured(|| {
+                for (number, file) in written.iter().enumerate() {
+                    let mut to = std::fs::File::create(dir.path().join(format!("{turn}-{number}"))).unwrap();
+                    to.write_all(file).unwrap();
+                    to.sync_all().unwrap();
+                }
+            });
+            cluster.fill(ROWS);
+            let (start, [node_before, before]) = (now(), cluster::core_seconds());
+            summary = Some(cluster.round());
+            let wall = start.elapsed().as_secs_f64();
+            let [node_after, after] = cluster::core_seconds();
+            let (node, service) = (node_after - node_before, after - before);
+            Turn { decode, sort, take, plain, tuned, stage, files, service, node, wall }
+        })
+        .collect();
+    let middle = |of: fn(&Turn) -> f64| median(turns.iter().map(of).collect());
 
     println!("\n{name}");
-    line("decode", decode);
+    line("decode", middle(|turn| turn.decode));
     if !key.is_empty() {
-        line("sort", sort);
-        line("take", take);
+        line("sort", middle(|turn| turn.sort));
+        line("take", middle(|turn| turn.take));
     }
-    line("encode, ArrowWriter as it comes", by_plain);
-    line("encode, ArrowWriter tuned", by_tuned);
-    let least = decode + sort + take;
-    let (plain_floor, floor) = (least + by_plain, least + by_tuned);
-    line("floor", floor);
-    line("write stage, decode included", stage);
-    let [node, service] = round;
-    line("round, without the node's threads", service);
-    line("round, all threads", node + service);
-    line("round, wall", wall);
-    let bytes = ours.iter().map(Bytes::len).sum::<usize>();
+    line("encode, ArrowWriter as it comes", middle(|turn| turn.plain));
+    line("encode, ArrowWriter tuned", middle(|turn| turn.tuned));
+    line("floor", middle(Turn::floor));
+    line("write stage, decode included", middle(|turn| turn.stage));
+    line("the files, written and synced", middle(|turn| turn.files));
+    line("round, without the node's threads", middle(|turn| turn.service));
+    line("round, all threads", middle(Turn::round));
+    line("round, wall", middle(|turn| turn.wall));
+    let bytes = written.iter().map(Bytes::len).sum::<usize>();
     println!(
         "  bytes: log {}, files {bytes}; ArrowWriter tuned {}, as it comes {}",
-        log.bytes.len(),
+        logs.iter().map(|log| log.bytes.len()).sum::<usize>(),
         encode(&tuned),
         encode(&plain)
     );
-    if let Some(RoundSummary { plan_ms, write_ms, commit_ms, .. }) = summary {
-        println!("  last round: plan {plan_ms} ms, read and write {write_ms} ms, commit {commit_ms} ms");
+    if let Some(RoundSummary { files, bytes, plan_ms, write_ms, commit_ms, .. }) = summary {
+        println!(
+            "  last round: {files} files, {bytes} bytes; plan {plan_ms} ms, read and write {write_ms} ms, commit {commit_ms} ms"
+        );
     }
-    let ratios = |floor: f64| [stage, service, node + service].map(|ours| format!("{:.2}", floor / ours)).join(", ");
+    let ratio =
+        |floor: fn(&Turn) -> f64, ours: fn(&Turn) -> f64| median(turns.iter().map(|turn| floor(turn) / ours(turn)).collect());
+    let ours: [fn(&Turn) -> f64; 3] = [|turn| turn.stage, |turn| turn.service, Turn::round];
+    let ratios = |floor: fn(&Turn) -> f64| ours.map(|ours| format!("{:.2}", ratio(floor, ours))).join(", ");
     println!(
-        "  floor ÷ write stage, round without node, round: {}; with encodings as they come {}",
-        ratios(floor),
-        ratios(plain_floor)
+        "  floor ÷ write stage, round without node, round: {}; with encodings as they come {}; floor and files ÷ round without node: {:.2}",
+        ratios(Turn::floor),
+        ratios(|turn| turn.floor() - turn.tuned + turn.plain),
+        ratio(|turn| turn.floor() + turn.files, |turn| turn.service)
     );
 }
 
 /// One kind of work over and over.
-fn profile(table: &str, stage: bool) {
-    let key: &'static [usize] = match table {
-        "key" => &[0],
-        "composite" => &[8, 0],
-        _ => &[],
-    };
-    let changelog = !key.is_empty();
+fn profile(key: &'static [usize], changelog: bool, stage: bool) {
     if stage {
         let log = Log::new(key, ZSTD);
         let options: &[(&str, &str)] = if changelog { &[("changelog-producer", "input")] } else { &[] };
@@ -275,10 +319,7 @@ fn main() {
     if given("--columns") {
         return columns();
     }
-    if let Some(place) = arguments.iter().position(|argument| argument == "--profile") {
-        return profile(arguments.get(place + 1).map_or("log", String::as_str), given("stage"));
-    }
-    if !given("--report") {
+    if !given("--report") && !given("--profile") {
         benches();
         Criterion::default().configure_from_args().final_summary();
     }
@@ -291,8 +332,11 @@ fn main() {
     ];
     let only: Vec<&String> = arguments.iter().filter(|argument| tables.iter().any(|(name, ..)| *name == **argument)).collect();
     for (name, key, changelog) in tables {
-        if only.is_empty() || only.iter().any(|only| **only == name) {
-            report(name, key, changelog);
+        let wanted = only.is_empty() || only.iter().any(|only| **only == name);
+        match (wanted, given("--profile")) {
+            (true, true) => profile(key, changelog, given("stage")),
+            (true, false) => report(name, key, changelog),
+            (false, _) => {}
         }
     }
 }

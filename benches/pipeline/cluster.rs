@@ -1,4 +1,4 @@
-//! A node and a table of 4 buckets on it; the node has threads of its own, so that its share of the core time can be told.
+//! A node and a table on it; the node has threads of its own, so that its share of the core time can be told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,9 @@ use lakeward::round::{self, Job, Limits, RoundContext};
 use lakeward::runtime::Runtime;
 use lakeward::source::cluster::ClusterSource;
 
-use super::{kit, log};
+use rustix::time::ClockId;
+
+use super::{kit, log, seconds_of};
 
 pub(super) struct Cluster {
     runtime: tokio::runtime::Runtime,
@@ -21,9 +23,9 @@ pub(super) struct Cluster {
     job: Job,
     writer: Writer,
     schema: BatchSchema,
-    /// Of a primary-key table: changes to come.
-    events: Option<Box<dyn Iterator<Item = (i64, ChangeKind)>>>,
-    written: i64,
+    has_key: bool,
+    /// Ids up to here are taken.
+    taken: i64,
     // Dropped last.
     _node: Node,
     _threads: tokio::runtime::Runtime,
@@ -52,7 +54,7 @@ impl Cluster {
             comment: None,
             partition_keys: vec![],
             bucket_keys: vec!["id".to_owned()],
-            bucket_count: Some(4),
+            bucket_count: Some(log::BUCKETS.try_into().unwrap()),
             properties: [("table.datalake.enabled".to_owned(), "true".to_owned())].into(),
             custom_properties: producer.into_iter().collect(),
         };
@@ -73,36 +75,50 @@ impl Cluster {
             };
             (context, Job { path, table: info.id, epoch: TieringEpoch(1), lease: None, limits: Limits::default() }, writer)
         });
-        let events: Option<Box<dyn Iterator<Item = _>>> = if key.is_empty() { None } else { Some(Box::new(log::events())) };
         let schema = BatchSchema::new(Arc::new(schema)).unwrap();
-        let mut cluster =
-            Self { runtime, context, job, writer, schema, events, written: 0, _node: node, _threads: node_threads, _dir: dir };
+        let mut cluster = Self {
+            runtime,
+            context,
+            job,
+            writer,
+            schema,
+            has_key: !key.is_empty(),
+            taken: 0,
+            _node: node,
+            _threads: node_threads,
+            _dir: dir,
+        };
         // What is never tiered is read as a state; and a first round makes what later ones find.
         cluster.fill(1000);
         cluster.round();
         cluster
     }
 
-    /// Makes the log longer by `rows` rows, or two more.
+    /// Makes the log longer by `rows` rows, or some more. On a primary-key table they are the changes of [`Log`](log::Log) to keys of their own, so
+    /// that a round has as many rows to encode as the floor has.
     pub(super) fn fill(&mut self, rows: i64) {
+        let mut events = log::events();
         let step = 100_000;
         for from in (0..rows).step_by(step) {
             let count = (rows - from).min(i64::try_from(step).unwrap());
-            let Some(events) = &mut self.events else {
-                let rows = kit::rows(&self.schema, self.written..self.written + count);
+            if !self.has_key {
+                let rows = kit::rows(&self.schema, self.taken..self.taken + count);
                 self.runtime.block_on(self.writer.append(&rows)).unwrap();
-                self.written += count;
+                self.taken += count;
                 continue;
-            };
+            }
             let mut part: Vec<(i64, ChangeKind)> = events.by_ref().take(usize::try_from(count).unwrap()).collect();
             while part.last().is_some_and(|(_, change)| *change == ChangeKind::UpdateBefore) {
                 part.extend(events.next());
             }
             // A server writes −U by itself.
             part.retain(|(_, change)| *change != ChangeKind::UpdateBefore);
-            let rows = kit::rows(&self.schema, part.iter().map(|(id, _)| *id));
+            let rows = kit::rows(&self.schema, part.iter().map(|(id, _)| self.taken + id));
             let deletes: Vec<bool> = part.iter().map(|(_, change)| *change == ChangeKind::Delete).collect();
             self.runtime.block_on(self.writer.change(&rows, &deletes)).unwrap();
+        }
+        if self.has_key {
+            self.taken += log::KEYS;
         }
     }
 
@@ -111,15 +127,17 @@ impl Cluster {
     }
 }
 
-/// Core seconds of all threads of this process: the node's, and all others'.
+/// Core seconds of this process: of the node's threads, and of all others.
 pub(super) fn core_seconds() -> [f64; 2] {
-    let mut seconds = [0.0; 2];
+    let mut node = Duration::ZERO;
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        // Of a thread that waits it is told to the nanosecond.
         let stat = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
         let nanos: u64 = stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
-        let [node, rest] = &mut seconds;
-        *(if name.starts_with("node") { node } else { rest }) += Duration::from_nanos(nanos).as_secs_f64();
+        if name.starts_with("node") {
+            node += Duration::from_nanos(nanos);
+        }
     }
-    seconds
+    [node.as_secs_f64(), seconds_of(ClockId::ProcessCPUTime) - node.as_secs_f64()]
 }

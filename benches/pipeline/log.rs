@@ -12,12 +12,14 @@ use lakeward::model::{BucketId, ChangeKind, Field, Schema, SchemaId, TableBucket
 use super::{ROWS, kit};
 
 pub(super) const BATCH_ROWS: usize = 10_000;
+/// Buckets of the table that a round tiers.
+pub(super) const BUCKETS: u64 = 4;
 pub(super) const BUCKET: TableBucket = TableBucket { table: TableId(1), partition: None, bucket: BucketId(0) };
 
 /// Rows, and what they do; `None` = all are appends.
 pub(super) type Changes = (RecordBatch, Option<Vec<ChangeKind>>);
 
-/// A log of [`ROWS`] rows in batches of [`BATCH_ROWS`].
+/// A bucket's log, in batches of [`BATCH_ROWS`].
 pub(super) struct Log {
     pub(super) schema: BatchSchema,
     pub(super) bytes: Bytes,
@@ -33,15 +35,24 @@ pub(super) fn schema(key: &[usize]) -> Schema {
 }
 
 impl Log {
-    /// Of a log table if `key` names no column.
+    /// Of a log table if `key` names no column; all rows in one bucket.
     pub(super) fn new(key: &[usize], compression: Compression) -> Self {
+        Self::of(key, compression, |_| true)
+    }
+
+    /// The same rows, spread by their ids over [`BUCKETS`] buckets.
+    pub(super) fn buckets(key: &[usize], compression: Compression) -> Vec<Self> {
+        (0..BUCKETS).map(|bucket| Self::of(key, compression, |id| kit::mix(id.cast_unsigned()) % BUCKETS == bucket)).collect()
+    }
+
+    fn of(key: &[usize], compression: Compression, here: impl Fn(i64) -> bool) -> Self {
         let schema = BatchSchema::new(Arc::new(schema(key))).unwrap();
-        let rows = usize::try_from(ROWS).unwrap();
         let all: Vec<Changes> = if key.is_empty() {
-            let ids: Vec<i64> = (0..ROWS).collect();
+            let ids: Vec<i64> = (0..ROWS).filter(|id| here(*id)).collect();
             ids.chunks(BATCH_ROWS).map(|ids| (kit::rows(&schema, ids.iter().copied()), None)).collect()
         } else {
-            let events: Vec<(i64, ChangeKind)> = events().take(rows).collect();
+            let rows = usize::try_from(ROWS).unwrap();
+            let events: Vec<(i64, ChangeKind)> = events().take(rows).filter(|(id, _)| here(*id)).collect();
             let batch = |events: &[(i64, ChangeKind)]| {
                 let rows = kit::rows(&schema, events.iter().map(|(id, _)| *id));
                 (rows, Some(events.iter().map(|(_, change)| *change).collect()))
@@ -86,10 +97,13 @@ impl Log {
     }
 }
 
+/// Keys of [`events`] lie below this.
+pub(super) const KEYS: i64 = 1 << 23;
+
 /// Ids and what happens to them, without end: each key's changes follow each other as a server would write them.
 pub(super) fn events() -> impl Iterator<Item = (i64, ChangeKind)> {
     // A permutation of 0..2²³, so that keys come in no order; what was inserted is at the ends of these two.
-    let id = |number: i64| (number * 704_653 + 12_345) & 0x7f_ffff;
+    let id = |number: i64| (number * 704_653 + 12_345) & (KEYS - 1);
     let (mut inserted, mut deleted) = (0_i64, 0_i64);
     (0..).flat_map(move |step: i64| match step % 10 {
         0..6 => {
