@@ -224,7 +224,7 @@ fn report(name: &str, key: &'static [usize], changelog: bool) {
     let mut summary = None;
     let dir = tempfile::tempdir().unwrap();
     let turns: Vec<Turn> = (0..TURNS)
-        .map(|turn| {
+        .map(|_| {
             let decode = measured(|| logs.iter().map(|log| log.decode().count()).sum::<usize>());
             let [sort, take] = if key.is_empty() {
                 [0.0; 2]
@@ -237,14 +237,17 @@ fn report(name: &str, key: &'static [usize], changelog: bool) {
             };
             let [plain, tuned] = [&plain, &tuned].map(|properties| measured(|| encode(properties)));
             let stage = measured(|| logs.iter().for_each(|log| drop(black_box(stage(log)))));
+            cluster.fill(ROWS);
+            let place = |number: usize| dir.path().join(number.to_string());
             let files = measured(|| {
                 for (number, file) in written.iter().enumerate() {
-                    let mut to = std::fs::File::create(dir.path().join(format!("{turn}-{number}"))).unwrap();
+                    let mut to = std::fs::File::create(place(number)).unwrap();
                     to.write_all(file).unwrap();
                     to.sync_all().unwrap();
                 }
             });
-            cluster.fill(ROWS);
+            // The round's files take these pages, as those of a service that has run for long do.
+            (0..written.len()).for_each(|number| std::fs::remove_file(place(number)).unwrap());
             let (start, [node_before, before]) = (now(), cluster::core_seconds());
             summary = Some(cluster.round());
             let wall = start.elapsed().as_secs_f64();
