@@ -12,7 +12,6 @@ use lakeward::node::{Node, NodeOptions};
 use lakeward::round::{self, Job, Limits, RoundContext};
 use lakeward::runtime::Runtime;
 use lakeward::source::cluster::ClusterSource;
-
 use rustix::time::ClockId;
 
 use super::{kit, log, seconds_of};
@@ -23,7 +22,6 @@ pub(super) struct Cluster {
     job: Job,
     writer: Writer,
     schema: BatchSchema,
-    has_key: bool,
     /// Ids up to here are taken.
     taken: i64,
     // Dropped last.
@@ -76,18 +74,7 @@ impl Cluster {
             (context, Job { path, table: info.id, epoch: TieringEpoch(1), lease: None, limits: Limits::default() }, writer)
         });
         let schema = BatchSchema::new(Arc::new(schema)).unwrap();
-        let mut cluster = Self {
-            runtime,
-            context,
-            job,
-            writer,
-            schema,
-            has_key: !key.is_empty(),
-            taken: 0,
-            _node: node,
-            _threads: node_threads,
-            _dir: dir,
-        };
+        let mut cluster = Self { runtime, context, job, writer, schema, taken: 0, _node: node, _threads: node_threads, _dir: dir };
         // What is never tiered is read as a state; and a first round makes what later ones find.
         cluster.fill(1000);
         cluster.round();
@@ -97,11 +84,12 @@ impl Cluster {
     /// Makes the log longer by `rows` rows, or some more. On a primary-key table they are the changes of [`Log`](log::Log) to keys of their own, so
     /// that a round has as many rows to encode as the floor has.
     pub(super) fn fill(&mut self, rows: i64) {
+        let has_key = !self.schema.schema.primary_key.is_empty();
         let mut events = log::events();
         let step = 100_000;
         for from in (0..rows).step_by(step) {
             let count = (rows - from).min(i64::try_from(step).unwrap());
-            if !self.has_key {
+            if !has_key {
                 let rows = kit::rows(&self.schema, self.taken..self.taken + count);
                 self.runtime.block_on(self.writer.append(&rows)).unwrap();
                 self.taken += count;
@@ -117,7 +105,7 @@ impl Cluster {
             let deletes: Vec<bool> = part.iter().map(|(_, change)| *change == ChangeKind::Delete).collect();
             self.runtime.block_on(self.writer.change(&rows, &deletes)).unwrap();
         }
-        if self.has_key {
+        if has_key {
             self.taken += log::KEYS;
         }
     }

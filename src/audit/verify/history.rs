@@ -186,8 +186,7 @@ async fn steps(pass: &Pass<'_>, newest: &Snapshot, found: &mut Findings) -> Resu
         match snapshot {
             Ok(snapshot) => Ok((snapshot.map(|snapshot| Step::of(&snapshot, pass)), None)),
             Err(error) if error.kind() == Kind::Data => {
-                let hint =
-                    error.hint().unwrap_or("no newer snapshot needs it; put it back from a copy of the lake, or let it expire");
+                let hint = error.hint().unwrap_or("put it back from a copy of the lake; newer snapshots are read without it");
                 let fault = Fault::new(Check::History, error.chain()).snapshot(id).hint(hint);
                 Ok((None, Some(fault)))
             }
