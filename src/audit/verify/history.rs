@@ -186,8 +186,7 @@ async fn steps(pass: &Pass<'_>, newest: &Snapshot, found: &mut Findings) -> Resu
         match snapshot {
             Ok(snapshot) => Ok((snapshot.map(|snapshot| Step::of(&snapshot, pass)), None)),
             Err(error) if error.kind() == Kind::Data => {
-                let hint = error.hint().unwrap_or("put it back from a copy of the lake; newer snapshots are read without it");
-                let fault = Fault::new(Check::History, error.chain()).snapshot(id).hint(hint);
+                let fault = Fault::new(Check::History, error.chain()).snapshot(id).hint(error.hint().unwrap_or_default());
                 Ok((None, Some(fault)))
             }
             Err(error) => Err(error),
